@@ -1,0 +1,244 @@
+"""What the channel's messages mean: requests and answers as bytes, and back as views.
+
+Every message starts with 24 bytes: kind, flags, two bytes of zeros, three
+counts (uint32) and one number (float64). Then come the arrays, the widest
+items first, so that each is aligned. Decoding makes views, not copies; sizes
+are checked, so a broken message is an error and never a wrong answer. Byte
+order and item sizes are the machine's own: both ends are on it.
+
+    ARRIVALS     front end to engine   counts R, N, T   number: when they were queued
+    CANCEL       front end to engine   counts R
+    COMPLETIONS  engine to front end   counts P, N, L   number: seconds of inference
+    INFO         engine to front end   a JSON object; it also says that the engine is ready
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence as PySequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from packhorse.channel.channel import Bytes, ProtocolError
+from packhorse.request import (
+    Arrivals,
+    Completions,
+    Int32Array,
+    Sequences,
+    TicketArray,
+    bounds_of,
+    concatenate,
+)
+
+_HEADER = struct.Struct("=BBHIIId")
+_SEGMENTS, _POSITIONS = 1, 2  # flags of ARRIVALS: which optional arrays are there
+
+
+class Kind(IntEnum):
+    """The first byte of a message."""
+
+    ARRIVALS = 1
+    CANCEL = 2
+    COMPLETIONS = 3
+    INFO = 4
+
+
+def kind_of(message: Bytes) -> Kind:
+    """Raises ProtocolError for a message that is none of ours."""
+    if len(message) < _HEADER.size:
+        raise ProtocolError("a message is shorter than its header")
+    try:
+        return Kind(message[0])
+    except ValueError:
+        raise ProtocolError(f"unknown kind of message: {message[0]}") from None
+
+
+def encode_arrivals(
+    tickets: PySequence[int],
+    requests: PySequence[Sequences],
+    arrived: float,
+    *,
+    clients: PySequence[int] | None = None,
+    priorities: PySequence[int] | None = None,
+    deadlines: PySequence[float] | None = None,
+    first_position: int = 0,
+) -> bytes:
+    """Requests that leave together, as one message; see ``Arrivals`` for the columns.
+
+    ``truncated`` stays behind: the engine has no use for it. ``first_position``
+    is needed as in ``concatenate``.
+    """
+    count = len(tickets)
+    sequences, ids = _packed(requests, first_position)
+    counts = np.fromiter(map(len, requests), np.int32, count)
+    segments, positions = sequences.segment_starts, sequences.position_ids
+    flags = (0 if segments is None else _SEGMENTS) | (0 if positions is None else _POSITIONS)
+    return b"".join(
+        (
+            _HEADER.pack(
+                Kind.ARRIVALS, flags, 0, count, len(sequences), sequences.num_tokens, arrived
+            ),
+            np.array(tickets, np.uint64).data,
+            _column(clients, 0, np.uint64, count),
+            _column(deadlines, np.inf, np.float64, count),
+            counts.data,
+            sequences.cu_seqlens.data,
+            ids,
+            b"" if segments is None else segments.data,
+            b"" if positions is None else positions.data,
+            _column(priorities, 0, np.int8, count),
+        )
+    )
+
+
+def decode_arrivals(message: Bytes) -> Arrivals:
+    """Raises ProtocolError when the sizes do not fit each other."""
+    _, flags, _, count, num_sequences, num_tokens, arrived = _HEADER.unpack_from(message)
+    columns = _Columns(message)
+    tickets = columns.take(np.uint64, count)
+    clients = columns.take(np.uint64, count)
+    deadlines = columns.take(np.float64, count)
+    counts = columns.take(np.int32, count)
+    cu_seqlens = columns.take(np.int32, num_sequences + 1)
+    input_ids = columns.take(np.int32, num_tokens)
+    segments = columns.take(np.int32, num_sequences) if flags & _SEGMENTS else None
+    positions = columns.take(np.int32, num_tokens) if flags & _POSITIONS else None
+    priorities = columns.take(np.int8, count)
+    columns.end()
+    if counts.sum() != num_sequences or cu_seqlens[0] != 0 or cu_seqlens[-1] != num_tokens:
+        raise ProtocolError("counts of sequences and tokens do not fit each other")
+    truncated = np.zeros(num_sequences, np.bool_)
+    sequences = Sequences(input_ids, cu_seqlens, truncated, segments, positions)
+    return Arrivals(tickets, counts, clients, priorities, deadlines, sequences, arrived)
+
+
+def encode_cancel(tickets: PySequence[int]) -> bytes:
+    """Requests that nobody waits for any more."""
+    header = _HEADER.pack(Kind.CANCEL, 0, 0, len(tickets), 0, 0, 0.0)
+    return header + np.array(tickets, np.uint64).tobytes()
+
+
+def decode_cancel(message: Bytes) -> TicketArray:
+    """Raises ProtocolError when the size is wrong."""
+    columns = _Columns(message)
+    tickets: TicketArray = columns.take(np.uint64, _HEADER.unpack_from(message)[3])
+    columns.end()
+    return tickets
+
+
+def encode_completions(completions: Completions) -> bytes:
+    """Answers as one message."""
+    num_rows, num_labels = completions.logits.shape
+    return b"".join(
+        (
+            _HEADER.pack(
+                Kind.COMPLETIONS,
+                0,
+                0,
+                len(completions.tickets),
+                num_rows,
+                num_labels,
+                completions.inference,
+            ),
+            _bytes_of(completions.tickets, np.uint64),
+            _bytes_of(completions.offsets, np.int32),
+            _bytes_of(completions.counts, np.int32),
+            _bytes_of(completions.queue_wait, np.float32),
+            _bytes_of(completions.logits, np.float32),
+            _bytes_of(completions.codes, np.uint8),
+        )
+    )
+
+
+def decode_completions(message: Bytes) -> Completions:
+    """Raises ProtocolError when the sizes do not fit each other."""
+    _, _, _, num_parts, num_rows, num_labels, inference = _HEADER.unpack_from(message)
+    columns = _Columns(message)
+    tickets = columns.take(np.uint64, num_parts)
+    offsets = columns.take(np.int32, num_parts)
+    counts = columns.take(np.int32, num_parts)
+    queue_wait = columns.take(np.float32, num_parts)
+    logits = columns.take(np.float32, num_rows * num_labels).reshape(num_rows, num_labels)
+    codes = columns.take(np.uint8, num_rows)
+    columns.end()
+    if counts.sum() != num_rows:
+        raise ProtocolError("counts of parts and rows do not fit each other")
+    return Completions(tickets, offsets, counts, codes, logits, queue_wait, inference)
+
+
+def encode_info(info: dict[str, Any]) -> bytes:
+    """What the engine says of itself, for ``/info``."""
+    return _HEADER.pack(Kind.INFO, 0, 0, 0, 0, 0, 0.0) + msgspec.json.encode(info)
+
+
+def decode_info(message: Bytes) -> dict[str, Any]:
+    """Raises ProtocolError when it is not a JSON object."""
+    try:
+        return msgspec.json.decode(memoryview(message)[_HEADER.size :], type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"info: {error}") from None
+
+
+class _Columns:
+    """Takes one array after the other out of a message."""
+
+    __slots__ = ("_at", "_message")
+
+    def __init__(self, message: Bytes) -> None:
+        self._message = message
+        self._at = _HEADER.size
+
+    def take(self, dtype: DTypeLike, count: int) -> NDArray[Any]:
+        """The next ``count`` items, as a view."""
+        try:
+            array = np.frombuffer(self._message, dtype, count, self._at)
+        except ValueError:
+            raise ProtocolError("a message is shorter than it says") from None
+        self._at += array.nbytes
+        return array
+
+    def end(self) -> None:
+        """Raise ProtocolError if something is left."""
+        if self._at != len(self._message):
+            raise ProtocolError("a message is longer than it says")
+
+
+def _packed(requests: PySequence[Sequences], first_position: int) -> tuple[Sequences, Bytes]:
+    """All requests as one Sequences, and the bytes of their ids.
+
+    Plain requests are joined as bytes, and the ids of the result are left out:
+    that costs a tenth of what concatenating their arrays does.
+    """
+    if len(requests) > 1 and all(
+        request.segment_starts is None and request.position_ids is None for request in requests
+    ):
+        bounds = _joined_bounds(requests)
+        ids = b"".join([request.input_ids.data for request in requests])
+        nothing = np.empty(0, np.int32)
+        return Sequences(nothing, bounds, np.empty(0, np.bool_)), ids
+    sequences = concatenate(requests, first_position)
+    return sequences, sequences.input_ids.data
+
+
+def _joined_bounds(requests: PySequence[Sequences]) -> Int32Array:
+    """cu_seqlens of all requests as one packed row."""
+    joined = np.frombuffer(b"".join([request.cu_seqlens.data for request in requests]), np.int32)
+    if len(joined) == 2 * len(requests):  # one sequence each: the usual case
+        return bounds_of(joined[1::2])
+    # Between the bounds of one request and those of the next there is no sequence.
+    borders = np.cumsum([len(request) + 1 for request in requests])[:-1] - 1
+    return bounds_of(np.delete(np.diff(joined), borders))
+
+
+def _column(
+    values: PySequence[float] | None, default: float, dtype: DTypeLike, count: int
+) -> memoryview:
+    return (np.full(count, default, dtype) if values is None else np.array(values, dtype)).data
+
+
+def _bytes_of(array: NDArray[Any], dtype: DTypeLike) -> memoryview:
+    return np.ascontiguousarray(array, dtype).data

@@ -1,0 +1,325 @@
+"""Every setting, in one table: it drives the parser, the environment and the docs.
+
+A value comes from, in this order: the flag, the environment, the config file
+(TOML, the same names), the default. Flags have the names of
+text-embeddings-inference where it has the setting, and so have variables, next
+to the one that starts with PACKHORSE_. HOSTNAME alone is not read: shells and
+container runtimes set it for themselves. ``resolve`` turns every
+"auto" into a value once; its result is logged and served by ``/info``.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from packhorse.errors import ConfigError
+from packhorse.hardware import Hardware
+
+AUTO = "auto"
+
+
+def _boolean(text: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in words:
+        raise ValueError("expected true or false")
+    return words[text.lower()]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("expected a whole number of at least 1")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise ValueError("expected a port from 0 to 65535")
+    return number
+
+
+def _positive_or_auto(text: str) -> int | str:
+    return AUTO if text == AUTO else _positive(text)
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise ValueError("expected a number of seconds above 0")
+    return number
+
+
+def _milliseconds_or_auto(text: str) -> float | str:
+    return AUTO if text == AUTO else _seconds(text)
+
+
+def option(
+    default: Any,
+    help_text: str,
+    parse: Callable[[str], Any] = str,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    tei: bool = False,
+) -> Any:
+    """A field of an options class: its default, its help, and how text becomes its value.
+
+    ``tei``: text-embeddings-inference has this setting under the same name.
+    """
+    return field(
+        default=default,
+        metadata={
+            "help": help_text,
+            "parse": parse,
+            "choices": choices,
+            "secret": secret,
+            "tei": tei,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which checkpoint, where and in which type."""
+
+    model_id: str | None = option(
+        None,
+        "Hub id or folder of the model; without it the embedded demo model is served.",
+        tei=True,
+    )
+    revision: str | None = option(None, "Branch, tag or commit of the model on the hub.", tei=True)
+    hf_token: str | None = option(None, "Access token for the hub.", secret=True, tei=True)
+    offline: bool = option(False, "Never ask the hub; use what is in its cache.", _boolean)
+    huggingface_hub_cache: str | None = option(None, "Folder of the hub's cache.", tei=True)
+    served_model_name: str | None = option(
+        None, "Name of the model in answers and metrics; its id if not given.", tei=True
+    )
+    device: str = option(
+        AUTO, "Where the model runs: auto, cpu, cuda or cuda:N. auto prefers a usable GPU."
+    )
+    dtype: str = option(
+        AUTO,
+        "Type of weights and activations. auto: on a GPU the checkpoint's half type, else float16; "
+        "on a CPU bfloat16 where the processor multiplies it natively, else float32.",
+        choices=(AUTO, "float32", "float16", "bfloat16"),
+        tei=True,
+    )
+    tokenizer: str = option(
+        AUTO,
+        "Which library tokenises. auto: the fast one where it gives the ids of `tokenizers`.",
+        choices=(AUTO, "nanotoken", "tokenizers"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How batches are formed and run."""
+
+    max_batch_tokens: int | str = option(
+        AUTO, "Most tokens in one batch.", _positive_or_auto, tei=True
+    )
+    max_batch_requests: int | str = option(
+        AUTO, "Most sequences in one batch.", _positive_or_auto, tei=True
+    )
+    max_batch_time: float | str = option(
+        AUTO,
+        "Longest predicted time of one batch, in ms. auto: 6 on a GPU, 50 on a CPU.",
+        _milliseconds_or_auto,
+    )
+    threads: int | str = option(
+        AUTO, "Threads of the CPU engine. auto: the container's quota of cores.", _positive_or_auto
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The HTTP side."""
+
+    hostname: str = option("127.0.0.1", "Address to listen on.", tei=True)
+    port: int = option(8000, "Port to listen on; 0 takes a free one.", _port, tei=True)
+    front_ends: int | str = option(
+        AUTO,
+        "HTTP processes. auto: half of the cores with a GPU, a quarter without, 1 to 8.",
+        _positive_or_auto,
+    )
+    tokenization_workers: int = option(
+        1, "Threads that tokenise in each HTTP process.", _positive, tei=True
+    )
+    max_concurrent_requests: int = option(
+        16384,
+        "Most inputs waiting or running at once; more are refused with 429.",
+        _positive,
+        tei=True,
+    )
+    max_client_batch_size: int = option(
+        32768, "Most inputs in one request; more are refused with 422.", _positive, tei=True
+    )
+    auto_truncate: bool = option(
+        True, "Cut inputs that are too long unless a request says otherwise.", _boolean, tei=True
+    )
+    payload_limit: int = option(
+        16_000_000,
+        "Largest request body in bytes; a larger one is refused with 413.",
+        _positive,
+        tei=True,
+    )
+    log_level: str = option(
+        "info", "How much is logged.", choices=("debug", "info", "warning", "error")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings, composed."""
+
+    model: ModelOptions = ModelOptions()
+    engine: EngineOptions = EngineOptions()
+    server: ServerOptions = ServerOptions()
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "model": ModelOptions,
+    "engine": EngineOptions,
+    "server": ServerOptions,
+}
+
+
+def options() -> list[tuple[str, Field[Any]]]:
+    """Every option as (section, field), in the order of the docs."""
+    return [(section, f) for section, kind in SECTIONS.items() for f in fields(kind)]
+
+
+def flag_of(option_field: Field[Any]) -> str:
+    """--max-batch-tokens for max_batch_tokens."""
+    return "--" + option_field.name.replace("_", "-")
+
+
+def variables_of(option_field: Field[Any]) -> tuple[str, ...]:
+    """PACKHORSE_MAX_BATCH_TOKENS, then MAX_BATCH_TOKENS where it is TEI's name."""
+    name = option_field.name.upper()
+    ours = f"PACKHORSE_{name}"
+    return (ours, name) if option_field.metadata["tei"] and name != "HOSTNAME" else (ours,)
+
+
+def parse_value(option_field: Field[Any], text: str, source: str) -> Any:
+    """The value that ``text`` means for this option.
+
+    Raises ConfigError naming ``source``, the value and what is accepted.
+    """
+    choices = option_field.metadata["choices"]
+    shown = "***" if option_field.metadata["secret"] else repr(text)
+    if choices and text not in choices:
+        raise ConfigError(f"{source}: {shown} is not one of {', '.join(choices)}")
+    try:
+        return option_field.metadata["parse"](text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {shown} is not valid: {error}") from None
+
+
+def load_config(
+    flags: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Config:
+    """Config from flags (by field name, as text), the environment and a TOML file.
+
+    Raises ConfigError for an unknown name or a value that is not accepted.
+    """
+    environment = os.environ if environment is None else environment
+    in_file = {} if file is None else _read_file(file)
+    chosen: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for section, f in options():
+        for source, text in (
+            (flag_of(f), flags.get(f.name)),
+            *((f"environment variable {v}", environment.get(v) or None) for v in variables_of(f)),
+            (f"{file}: {f.name}", in_file.get(f.name)),
+        ):
+            if text is not None:
+                chosen[section][f.name] = parse_value(f, text, source)
+                break
+    return Config(**{section: kind(**chosen[section]) for section, kind in SECTIONS.items()})
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    """The file's values by option name, as text; sections only group them."""
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"config file {file}: {error}") from None
+    known = {f.name: section for section, f in options()}
+    values: dict[str, str] = {}
+    for key, value in content.items():
+        group = value if isinstance(value, dict) else {key: value}
+        for name, entry in group.items():
+            if name not in known or (isinstance(value, dict) and known[name] != key):
+                raise ConfigError(f"config file {file}: {name!r} in {key!r} is not a setting")
+            values[name] = str(entry).lower() if isinstance(entry, bool) else str(entry)
+    return values
+
+
+def as_dict(config: Config) -> dict[str, dict[str, Any]]:
+    """Every setting by section and name, secrets masked: for logs and ``/info``."""
+    shown: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for section, f in options():
+        value = getattr(getattr(config, section), f.name)
+        shown[section][f.name] = "***" if f.metadata["secret"] and value else value
+    return shown
+
+
+def resolve(config: Config, hardware: Hardware) -> Config:
+    """The same settings with every "auto" decided for this machine.
+
+    Raises ConfigError when a GPU is asked for by name and there is none.
+    """
+    device = _resolve_device(config.model.device, hardware)
+    on_gpu = device.startswith("cuda")
+    engine = config.engine
+    return Config(
+        model=replace(config.model, device=device),
+        engine=replace(
+            engine,
+            max_batch_tokens=_or(engine.max_batch_tokens, 16384 if on_gpu else 4096),
+            max_batch_requests=_or(engine.max_batch_requests, 4096 if on_gpu else 1024),
+            max_batch_time=_or(engine.max_batch_time, 6.0 if on_gpu else 50.0),
+            threads=_or(engine.threads, hardware.cpus),
+        ),
+        server=replace(
+            config.server,
+            front_ends=_or(
+                config.server.front_ends,
+                min(8, max(1, hardware.cpus // (2 if on_gpu else 4))),
+            ),
+        ),
+    )
+
+
+def _or(value: Any, decided: Any) -> Any:
+    return decided if value == AUTO else value
+
+
+def _resolve_device(device: str, hardware: Hardware) -> str:
+    if device == AUTO:
+        return "cuda:0" if hardware.gpus else "cpu"
+    if device == "cpu":
+        return device
+    name, _, number = device.partition(":")
+    if name != "cuda" or (number and not number.isdigit()):
+        raise ConfigError(f"--device: {device!r} is not one of auto, cpu, cuda, cuda:N")
+    index = int(number or 0)
+    if index >= len(hardware.gpus):
+        raise ConfigError(
+            f"--device {device}: this machine shows {len(hardware.gpus)} usable NVIDIA GPUs"
+            f"{f' ({hardware.gpu_fault})' if hardware.gpu_fault else ''}; "
+            "use --device cpu, or check the driver and CUDA_VISIBLE_DEVICES"
+        )
+    return f"cuda:{index}"
+
+
+def default_of(option_field: Field[Any]) -> Any:
+    """The default of an option, for help texts."""
+    return None if option_field.default is MISSING else option_field.default

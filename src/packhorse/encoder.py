@@ -1,0 +1,303 @@
+"""The library: a model in this process, for threads and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import numpy as np
+
+from packhorse.checkpoint import Checkpoint, load_checkpoint
+from packhorse.config import AUTO, Config, EngineOptions, ModelOptions, resolve
+from packhorse.engine.engine import Engine
+from packhorse.engine.local import Answer, LocalEngine
+from packhorse.errors import SERVED_ERRORS, ValidationError
+from packhorse.hardware import detect
+from packhorse.postprocess import scores_of
+from packhorse.request import Float32Array, Sequences, TextOrPair
+from packhorse.tokenizer import BackendChoice, Tokenizer
+from packhorse.truncation import Direction
+
+TEXTS_AT_ONCE = 2048
+"""How many texts are tokenised before the engine gets them, while it works on the ones before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """One label of one input, and its score."""
+
+    label: str
+    score: float
+
+
+class _Loaded:
+    """A checkpoint with its tokenizer and its engine: what both kinds of encoder share."""
+
+    def __init__(self, config: Config, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.tokenizer = Tokenizer.load(
+            checkpoint, backend=cast(BackendChoice, config.model.tokenizer)
+        )
+        self.engine = LocalEngine(
+            lambda: _warm(Engine.load(config, checkpoint, notify=True)), len(checkpoint.labels)
+        )
+
+    def submit(
+        self, inputs: Sequence[TextOrPair], truncate: bool, direction: Direction
+    ) -> list[Future[Answer]]:
+        """Tokenise in pieces, so that the engine works on one while the next is tokenised."""
+        return [
+            self.engine.submit(
+                self.tokenizer.encode(
+                    inputs[start : start + TEXTS_AT_ONCE], truncate=truncate, direction=direction
+                )
+            )
+            for start in range(0, len(inputs), TEXTS_AT_ONCE)
+        ]
+
+    def joined(self, answers: Sequence[Answer]) -> Float32Array:
+        """The logits of all pieces, float32 (N, labels).
+
+        Raises the error of the first row that failed, naming its index.
+        """
+        if not answers:
+            return np.empty((0, len(self.checkpoint.labels)), np.float32)
+        codes = np.concatenate([codes for _, codes in answers])
+        if codes.any():
+            first = int(codes.argmax())
+            failed = SERVED_ERRORS[int(codes[first])]
+            raise failed(f"input {first} has no answer: {failed.__doc__}")
+        return np.concatenate([logits for logits, _ in answers])
+
+    def scores(self, logits: Float32Array) -> Float32Array:
+        return scores_of(logits, self.checkpoint.problem_type)
+
+    def classified(
+        self, logits: Float32Array, top_k: int | None, raw_scores: bool
+    ) -> list[list[Classification]]:
+        """Labels with scores for each row, best first; all, or ``top_k`` of them."""
+        scores = logits if raw_scores else self.scores(logits)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        labels = self.checkpoint.labels
+        return [
+            [Classification(labels[i], score) for i, score in zip(row, values, strict=True)]
+            for row, values in zip(
+                order.tolist(), np.take_along_axis(scores, order, axis=1).tolist(), strict=True
+            )
+        ]
+
+
+class _Base:
+    """Loading and closing, alike for both encoders.
+
+    model       hub id or folder; None for the embedded demo model
+    device      auto, cpu, cuda or cuda:N
+    dtype       auto, float32, bfloat16 or (on a GPU) float16
+    revision, token, offline, cache_dir   of the hub
+    tokenizer   auto, nanotoken or tokenizers
+    threads     of the CPU engine; None for the container's quota
+    max_batch_tokens, max_batch_time      bounds of a batch; time in ms, None for no bound
+
+    Raises ConfigError, CheckpointError or DeviceError, each saying what to do.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        device: str = AUTO,
+        dtype: str = AUTO,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        offline: bool = False,
+        cache_dir: str | Path | None = None,
+        tokenizer: str = AUTO,
+        threads: int | None = None,
+        max_batch_tokens: int | None = None,
+        max_batch_time: float | None = None,
+    ) -> None:
+        config = Config(
+            ModelOptions(
+                model_id=None if model is None else str(model),
+                device=device,
+                dtype=dtype,
+                tokenizer=tokenizer,
+            ),
+            EngineOptions(
+                max_batch_tokens=max_batch_tokens or AUTO,
+                max_batch_time=max_batch_time or math.inf,
+                threads=threads or AUTO,
+            ),
+        )
+        checkpoint = load_checkpoint(
+            model, revision=revision, token=token, offline=offline, cache_dir=cache_dir
+        )
+        self._loaded = _Loaded(resolve(config, detect()), checkpoint)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in the checkpoint's order: the columns of ``predict_proba``."""
+        return self._loaded.checkpoint.labels
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Model, device, dtype, limits and tokenizer that are in use."""
+        tokenizer = self._loaded.tokenizer
+        return self._loaded.engine.info | {
+            "tokenizer": tokenizer.backend,
+            "max_input_length": tokenizer.max_length,
+        }
+
+
+class Encoder(_Base):
+    """A model in this process; safe to use from several threads.
+
+    >>> with Encoder() as encoder:
+    ...     encoder.classify(["This product is amazing and I love it!"])[0][0].label
+    'POSITIVE'
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what other threads asked for, then free the device."""
+        self._loaded.engine.close()
+
+    def classify(
+        self,
+        inputs: Iterable[TextOrPair],
+        top_k: int | None = None,
+        raw_scores: bool = False,
+        *,
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> list[list[Classification]]:
+        """For each text or pair: its labels and scores, best first.
+
+        top_k       how many labels of each; None for all
+        raw_scores  logits instead of probabilities
+
+        Raises ValidationError or TokenizationError naming the input at fault, and
+        NonFiniteOutputError when the model gives NaN or infinity for one.
+        """
+        logits = self._logits(inputs, truncate, truncation_direction)
+        return self._loaded.classified(logits, _checked_top_k(top_k), raw_scores)
+
+    def predict_proba(
+        self,
+        inputs: Iterable[TextOrPair],
+        *,
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> Float32Array:
+        """Scores, float32 (n, labels), in the order of ``labels``. Errors as in ``classify``."""
+        return self._loaded.scores(self._logits(inputs, truncate, truncation_direction))
+
+    def encode(
+        self,
+        inputs: Iterable[TextOrPair],
+        *,
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> Sequences:
+        """The tokenised inputs, packed; ``truncated`` says which were cut."""
+        return self._loaded.tokenizer.encode(
+            _checked_inputs(inputs), truncate=truncate, direction=truncation_direction
+        )
+
+    def logits(self, sequences: Sequences) -> Float32Array:
+        """float32 (n, labels) of inputs that ``encode`` returned."""
+        return self._loaded.joined([self._loaded.engine.submit(sequences).result()])
+
+    def _logits(
+        self, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
+    ) -> Float32Array:
+        pieces = self._loaded.submit(_checked_inputs(inputs), truncate, direction)
+        return self._loaded.joined([piece.result() for piece in pieces])
+
+
+class AsyncEncoder(_Base):
+    """The same for asyncio: concurrent awaits share batches.
+
+    >>> async with AsyncEncoder() as encoder:                             # doctest: +SKIP
+    ...     await encoder.classify(["This product is amazing and I love it!"])
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was asked for, then free the device."""
+        await asyncio.to_thread(self._loaded.engine.close)
+
+    async def classify(
+        self,
+        inputs: Iterable[TextOrPair],
+        top_k: int | None = None,
+        raw_scores: bool = False,
+        *,
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> list[list[Classification]]:
+        """As ``Encoder.classify``."""
+        logits = await self._logits(inputs, truncate, truncation_direction)
+        return self._loaded.classified(logits, _checked_top_k(top_k), raw_scores)
+
+    async def predict_proba(
+        self,
+        inputs: Iterable[TextOrPair],
+        *,
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> Float32Array:
+        """As ``Encoder.predict_proba``."""
+        return self._loaded.scores(await self._logits(inputs, truncate, truncation_direction))
+
+    async def _logits(
+        self, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
+    ) -> Float32Array:
+        checked = _checked_inputs(inputs)
+        pieces = await asyncio.to_thread(self._loaded.submit, checked, truncate, direction)
+        return self._loaded.joined(
+            await asyncio.gather(*(asyncio.wrap_future(piece) for piece in pieces))
+        )
+
+
+def _warm(engine: Engine) -> Engine:
+    engine.warm_up()
+    return engine
+
+
+def _checked_inputs(inputs: Iterable[TextOrPair]) -> Sequence[TextOrPair]:
+    if isinstance(inputs, str):
+        raise ValidationError("give a list of texts, not one text: ['…']")
+    return inputs if isinstance(inputs, list) else list(inputs)
+
+
+def _checked_top_k(top_k: int | None) -> int | None:
+    if top_k is not None and top_k < 1:
+        raise ValidationError(f"top_k must be at least 1, not {top_k}")
+    return top_k

@@ -1,0 +1,55 @@
+"""How long a batch will take, learned from the batches that ran."""
+
+from __future__ import annotations
+
+
+class CostModel:
+    """seconds ≈ fixed + per_token * tokens, fitted online.
+
+    Recursive least squares with forgetting (Haykin, Adaptive Filter Theory,
+    ch. 10) in two unknowns: old batches fade, so a throttled or shared machine
+    is noticed within some tens of batches.
+    """
+
+    def __init__(self, forgetting: float = 0.97) -> None:
+        self._forgetting = forgetting
+        self._weight = self._t = self._s = self._tt = self._ts = 0.0
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether any batch was observed."""
+        return self._weight > 0
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """One batch of ``num_tokens`` took ``seconds``."""
+        keep = self._forgetting
+        self._weight = keep * self._weight + 1
+        self._t = keep * self._t + num_tokens
+        self._s = keep * self._s + seconds
+        self._tt = keep * self._tt + num_tokens * num_tokens
+        self._ts = keep * self._ts + num_tokens * seconds
+
+    def predict(self, num_tokens: int) -> float:
+        """Seconds for a batch of ``num_tokens``; 0 before the first observation."""
+        fixed, per_token = self._line()
+        return fixed + per_token * num_tokens
+
+    def tokens_within(self, seconds: float, most: int) -> int:
+        """The largest batch predicted to stay within ``seconds``, from 1 to ``most`` tokens."""
+        fixed, per_token = self._line()
+        if per_token <= 0:
+            return most
+        return int(max(1, min(most, (seconds - fixed) / per_token)))
+
+    def _line(self) -> tuple[float, float]:
+        """(fixed, per_token), both at least 0; through the origin while sizes do not vary."""
+        if not self._weight:
+            return 0.0, 0.0
+        mean_t, mean_s = self._t / self._weight, self._s / self._weight
+        variance = self._tt / self._weight - mean_t * mean_t
+        if variance > 1e-4 * mean_t * mean_t:
+            per_token = (self._ts / self._weight - mean_t * mean_s) / variance
+            fixed = mean_s - per_token * mean_t
+            if per_token > 0 and fixed >= 0:
+                return fixed, per_token
+        return 0.0, mean_s / mean_t

@@ -1,0 +1,172 @@
+"""Runs packed batches on the CPU, in one thread of its own.
+
+The thread runs the forward pass and frees the interpreter while it is inside
+PyTorch's operations, so the engine's thread can take requests and form the
+next batch meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from packhorse.checkpoint import Architecture
+from packhorse.errors import NonFiniteOutputError
+from packhorse.models.backend import Layout, Run
+from packhorse.models.encoder import PackedEncoder
+from packhorse.request import Int32Array, Output, Sequences, bounds_of, counted_positions
+
+WARM_UP_TOKENS = (16, 64, 256)
+"""Enough for oneDNN to build its kernels and for a first guess of the cost of a batch."""
+
+
+class RunningBatch:
+    """A batch that the CPU thread has or will have."""
+
+    def __init__(self, batch: Sequences) -> None:
+        self.batch = batch
+        self._finished = threading.Event()
+        self._output: Output | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        return self._finished.is_set()
+
+    def output(self) -> Output:
+        self._finished.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._output is not None
+        return self._output
+
+    def finish(self, output: Output | None, error: BaseException | None) -> None:
+        """Called once, by the CPU thread."""
+        self._output, self._error = output, error
+        self._finished.set()
+
+
+class CpuRunner:
+    """A ``ModelRunner``: one batch at a time on ``threads`` threads of the CPU."""
+
+    max_in_flight = 1  # a second one would be formed before its time
+    has_wider = False
+
+    def __init__(
+        self,
+        model: PackedEncoder,
+        architecture: Architecture,
+        *,
+        threads: int,
+        max_tokens: int,
+        max_sequences: int,
+    ) -> None:
+        self.num_labels = model.head.num_labels
+        self.max_tokens = max_tokens
+        self.max_sequences = max_sequences
+        self._model = model
+        self._architecture = architecture
+        self._threads = threads
+        self._queue: queue.SimpleQueue[RunningBatch | None] = queue.SimpleQueue()
+        self.completion_fd, self._signal_fd = os.pipe()
+        os.set_blocking(self.completion_fd, False)
+        os.set_blocking(self._signal_fd, False)
+        self._thread = threading.Thread(target=self._work, name="packhorse-cpu", daemon=True)
+        self._thread.start()
+
+    def launch(self, batch: Sequences, *, wider: bool = False) -> RunningBatch:
+        assert not wider, "there is no wider type on the CPU"
+        running = RunningBatch(batch)
+        self._queue.put(running)
+        return running
+
+    def memory(self) -> dict[str, int]:
+        return {}
+
+    def warm_up_batches(self) -> Iterator[Sequences]:
+        longest = self._architecture.max_positions
+        for tokens in WARM_UP_TOKENS:
+            length = min(32, tokens, longest)
+            lengths = np.full(tokens // length, length, np.int32)
+            yield Sequences(
+                input_ids=np.zeros(int(lengths.sum()), np.int32),
+                cu_seqlens=bounds_of(lengths),
+                truncated=np.zeros(len(lengths), np.bool_),
+            )
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+            os.close(self._signal_fd)
+            os.close(self.completion_fd)
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._threads)  # of this thread: OpenMP counts per calling thread
+        with torch.inference_mode():
+            while (running := self._queue.get()) is not None:
+                try:
+                    running.finish(self._run(running.batch), None)
+                except BaseException as error:  # whoever waits for the batch must hear of it
+                    running.finish(None, error)
+                self._signal()
+
+    def _signal(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # already readable, which is all that is asked
+            os.write(self._signal_fd, b"\0")
+
+    def _run(self, batch: Sequences) -> Output:
+        started = time.perf_counter()
+        order = np.argsort(batch.lengths, kind="stable")
+        input_ids, layout = packed_layout(batch.take(order), self._architecture)
+        sorted_logits = self._model.forward(input_ids, layout).numpy()
+        logits = np.empty_like(sorted_logits)
+        logits[order] = sorted_logits
+        codes = np.where(np.isfinite(logits).all(axis=1), 0, NonFiniteOutputError.code)
+        return Output(logits, codes.astype(np.uint8), time.perf_counter() - started)
+
+
+def packed_layout(batch: Sequences, architecture: Architecture) -> tuple[Tensor, Layout]:
+    """Ids, int32 (T,), and layout of sequences that are sorted by length."""
+    lengths = batch.lengths
+    positions = batch.position_ids
+    if positions is None:
+        positions = counted_positions(batch.cu_seqlens, architecture.first_position)
+    starts = np.repeat(batch.cu_seqlens[:-1], lengths)
+    layout = Layout(
+        position_ids=torch.from_numpy(positions),
+        token_type_ids=_token_types(batch, starts),
+        cu_seqlens=torch.from_numpy(batch.cu_seqlens),
+        starts=torch.from_numpy(starts),
+        ends=torch.from_numpy(np.repeat(batch.cu_seqlens[1:], lengths)),
+        runs=tuple(runs_of_equal_length(lengths)),
+    )
+    return torch.from_numpy(batch.input_ids), layout
+
+
+def _token_types(batch: Sequences, starts: Int32Array) -> Tensor | None:
+    """int32 (T,): 1 from each sequence's second segment on."""
+    if batch.segment_starts is None:
+        return None
+    second = starts + np.repeat(batch.segment_starts, batch.lengths)
+    tokens = np.arange(batch.num_tokens, dtype=np.int32)
+    return torch.from_numpy((tokens >= second).astype(np.int32))
+
+
+def runs_of_equal_length(lengths: Int32Array) -> Iterator[Run]:
+    """Neighbours of equal length, as runs over the packed row."""
+    changes = np.flatnonzero(np.diff(lengths)) + 1
+    firsts = np.concatenate([[0], changes])
+    counts = np.diff(np.concatenate([firsts, [len(lengths)]]))
+    start = 0
+    for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
+        length = int(lengths[first])
+        yield Run(start, count, length)
+        start += count * length

@@ -1,0 +1,203 @@
+"""Captured forward passes: the trunk by tokens, the tail by sequences, over shared buffers.
+
+A captured graph launches the hundred kernels of a forward pass as one. It
+fixes every address and size, so batches are padded up to buckets: the trunk's
+work depends on the number of tokens alone and the tail's on the number of
+sequences alone, hence two short lists of graphs instead of their product.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from packhorse.kernels import Ops
+from packhorse.models.backend import Layout
+from packhorse.models.encoder import PackedEncoder
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBuffers:
+    """Everything a replayed graph reads and writes, allocated once.
+
+    header      int32 (1 + M + 1 + M,): number of sequences, cu_seqlens, segment starts
+    input_ids   int32 (T,)
+    positions, starts, ends, token_types   int32 (T,), made on the device from the header
+    hidden      (T, D), and key_value (T, 2 D): what the trunk hands to the tail
+    logits      float32 (M, labels)
+
+    for at most T tokens and M sequences.
+    """
+
+    header: Tensor
+    input_ids: Tensor
+    positions: Tensor
+    starts: Tensor
+    ends: Tensor
+    token_types: Tensor
+    hidden: Tensor
+    key_value: Tensor
+    logits: Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        model: PackedEncoder,
+        max_tokens: int,
+        max_sequences: int,
+        device: torch.device,
+    ) -> DeviceBuffers:
+        word = model.embeddings.word
+
+        def row(length: int) -> Tensor:
+            return torch.zeros(length, dtype=torch.int32, device=device)
+
+        return cls(
+            header=row(2 * max_sequences + 2),
+            input_ids=row(max_tokens),
+            positions=row(max_tokens),
+            starts=row(max_tokens),
+            ends=row(max_tokens),
+            token_types=row(max_tokens),
+            hidden=torch.zeros(max_tokens, word.shape[1], dtype=word.dtype, device=device),
+            key_value=torch.zeros(max_tokens, 2 * word.shape[1], dtype=word.dtype, device=device),
+            logits=torch.zeros(max_sequences, model.head.num_labels, device=device),
+        )
+
+    @property
+    def max_sequences(self) -> int:
+        return self.logits.shape[0]
+
+    @property
+    def num_sequences(self) -> Tensor:
+        return self.header[:1]
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        return self.header[1 : self.max_sequences + 2]
+
+    @property
+    def segment_starts(self) -> Tensor:
+        return self.header[self.max_sequences + 2 :]
+
+
+def token_buckets(most: int) -> list[int]:
+    """Tokens in a trunk graph: in steps of an eighth of their size, of 16 at least."""
+    buckets = [16]
+    while buckets[-1] < most:
+        step = max(16, 1 << max(0, buckets[-1].bit_length() - 4))
+        buckets.append(min(most, buckets[-1] + step))
+    return buckets
+
+
+def sequence_buckets(most: int) -> list[int]:
+    """Sequences in a tail graph: powers of two and the halves between them."""
+    buckets = [1, 2, 4, 8]
+    while buckets[-1] < most:
+        last = buckets[-1]
+        buckets.append(last * 3 // 2 if last & (last - 1) == 0 and last >= 32 else _doubled(last))
+    return [*[bucket for bucket in buckets if bucket < most], most]
+
+
+def _doubled(bucket: int) -> int:
+    return 1 << bucket.bit_length()
+
+
+class ForwardGraphs:
+    """The forward pass of one model over one set of buffers, replayed by bucket."""
+
+    def __init__(
+        self, model: PackedEncoder, kernels: Ops, buffers: DeviceBuffers, stream: torch.cuda.Stream
+    ) -> None:
+        self._model = model
+        self._kernels = kernels
+        self._buffers = buffers
+        self._stream = stream
+        self._pool = torch.cuda.graph_pool_handle()
+        self.token_buckets = token_buckets(buffers.input_ids.shape[0])
+        self.sequence_buckets = sequence_buckets(buffers.max_sequences)
+        self._trunks: dict[int, torch.cuda.CUDAGraph] = {}
+        self._tails: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def capture(self) -> None:
+        """Capture every bucket, the largest first: the smaller ones then reuse its memory."""
+        started = time.monotonic()
+        for tokens in reversed(self.token_buckets):
+            self._trunks[tokens] = self._captured(lambda tokens=tokens: self._trunk(tokens))
+        for sequences in reversed(self.sequence_buckets):
+            self._tails[sequences] = self._captured(lambda n=sequences: self._tail(n))
+        logger.info(
+            "captured %d trunk and %d tail graphs in %.2f s",
+            len(self._trunks),
+            len(self._tails),
+            time.monotonic() - started,
+        )
+
+    def token_bucket(self, num_tokens: int) -> int:
+        """The smallest captured number of tokens that holds ``num_tokens``."""
+        return self.token_buckets[bisect.bisect_left(self.token_buckets, num_tokens)]
+
+    def sequence_bucket(self, num_sequences: int) -> int:
+        """The smallest captured number of sequences that holds ``num_sequences``."""
+        return self.sequence_buckets[bisect.bisect_left(self.sequence_buckets, num_sequences)]
+
+    def replay(self, tokens: int, sequences: int) -> None:
+        """Run the trunk of this token bucket and the tail of this sequence bucket."""
+        self._trunks[tokens].replay()
+        self._tails[sequences].replay()
+
+    def _captured(self, forward: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        with torch.cuda.stream(self._stream):
+            forward()  # compiles kernels and lets cuBLAS choose, which a capture may not
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            forward()
+        return graph
+
+    def _trunk(self, tokens: int) -> None:
+        buffers = self._buffers
+        layout = self._layout(tokens, buffers.cu_seqlens)
+        self._kernels.expand(
+            buffers.cu_seqlens,
+            buffers.num_sequences,
+            tokens,
+            out=(layout.position_ids, layout.starts, layout.ends),
+        )
+        self._kernels.token_types(
+            buffers.cu_seqlens,
+            buffers.num_sequences,
+            buffers.segment_starts,
+            tokens,
+            out=layout.token_type_ids,
+        )
+        self._model.trunk(
+            buffers.input_ids[:tokens],
+            layout,
+            out=(buffers.hidden[:tokens], buffers.key_value[:tokens]),
+        )
+
+    def _tail(self, sequences: int) -> None:
+        buffers = self._buffers
+        tokens = buffers.input_ids.shape[0]
+        layout = self._layout(tokens, buffers.cu_seqlens[: sequences + 1])
+        key_value = buffers.key_value if self._model.first_token_only else None
+        logits = self._model.tail(buffers.hidden, key_value, layout)
+        buffers.logits[:sequences].copy_(logits)
+
+    def _layout(self, tokens: int, cu_seqlens: Tensor) -> Layout:
+        buffers = self._buffers
+        return Layout(
+            position_ids=buffers.positions[:tokens],
+            token_type_ids=buffers.token_types[:tokens],
+            cu_seqlens=cu_seqlens,
+            starts=buffers.starts[:tokens],
+            ends=buffers.ends[:tokens],
+        )

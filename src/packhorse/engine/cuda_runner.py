@@ -1,0 +1,300 @@
+"""Runs packed batches on an NVIDIA GPU: two pinned slots, static buffers, captured graphs.
+
+A launch copies ids and bounds from a pinned slot to the device, replays the
+graphs and copies the logits back into the slot, all on one stream and without
+waiting: the buffers of a running graph are never overwritten, and the CPU
+prepares the next batch while this one runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from packhorse.checkpoint import Architecture
+from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs
+from packhorse.errors import DeviceError, NonFiniteOutputError
+from packhorse.kernels import Ops
+from packhorse.models.backend import Layout
+from packhorse.models.encoder import PackedEncoder
+from packhorse.request import Output, Sequences, bounds_of
+
+logger = logging.getLogger(__name__)
+
+FEWEST_TOKENS = 512
+"""Below this budget a GPU that is out of memory is given up."""
+
+
+class Slot:
+    """Pinned host memory for one batch in flight: what goes in, and what comes out."""
+
+    def __init__(self, max_tokens: int, max_sequences: int, num_labels: int) -> None:
+        self.header = torch.zeros(2 * max_sequences + 2, dtype=torch.int32, pin_memory=True)
+        self.input_ids = torch.zeros(max_tokens, dtype=torch.int32, pin_memory=True)
+        self.logits = torch.zeros(max_sequences, num_labels, pin_memory=True)
+        self.started = torch.cuda.Event(enable_timing=True)
+        self.finished = torch.cuda.Event(enable_timing=True)
+        self._header = self.header.numpy()
+        self._input_ids = self.input_ids.numpy()
+        self._max_sequences = max_sequences
+
+    def fill(self, batch: Sequences, tokens: int, sequences: int, pad_token_id: int) -> None:
+        """Write a batch, padded to ``tokens`` and ``sequences``.
+
+        Tail tokens are pads that attend to themselves; tail sequences are empty.
+        """
+        count, num_tokens = len(batch), batch.num_tokens
+        header = self._header
+        header[0] = count
+        header[1 : count + 2] = batch.cu_seqlens
+        header[count + 2 : sequences + 2] = num_tokens
+        segments = header[self._max_sequences + 2 :]
+        starts = batch.lengths if batch.segment_starts is None else batch.segment_starts
+        segments[:count] = starts
+        self._input_ids[:num_tokens] = batch.input_ids
+        self._input_ids[num_tokens:tokens] = pad_token_id
+
+
+class CudaBatch:
+    """A batch that was launched."""
+
+    def __init__(self, slot: Slot, num_sequences: int, release: Callable[[Slot], None]) -> None:
+        self._slot = slot
+        self._num_sequences = num_sequences
+        self._release = release
+
+    def done(self) -> bool:
+        return bool(self._slot.finished.query())
+
+    def wait(self) -> None:
+        """Until the GPU is through with it; frees the interpreter meanwhile."""
+        self._slot.finished.synchronize()
+
+    def output(self) -> Output:
+        try:
+            self.wait()
+            logits = self._slot.logits[: self._num_sequences].numpy().copy()
+            milliseconds = self._slot.started.elapsed_time(self._slot.finished)
+        finally:
+            self._release(self._slot)
+        codes = np.where(np.isfinite(logits).all(axis=1), 0, NonFiniteOutputError.code)
+        return Output(logits, codes.astype(np.uint8), milliseconds / 1000)
+
+
+class CudaRunner:
+    """A ``ModelRunner`` on one GPU.
+
+    load_wider  makes the same model in a type with a wider range, for sequences
+                whose output is not finite; None where there is none
+    graphs      False launches kernel by kernel, for comparison
+    notify      have a thread watch for finished batches and make ``completion_fd``
+                readable; without it the engine polls
+    """
+
+    max_in_flight = 2
+
+    def __init__(
+        self,
+        model: PackedEncoder,
+        architecture: Architecture,
+        kernels: Ops,
+        device: torch.device,
+        *,
+        max_tokens: int,
+        max_sequences: int,
+        load_wider: Callable[[], PackedEncoder] | None = None,
+        graphs: bool = True,
+        notify: bool = False,
+    ) -> None:
+        self.num_labels = model.head.num_labels
+        self.max_sequences = max_sequences
+        self._architecture = architecture
+        self._kernels = kernels
+        self._device = device
+        self._explicit = model
+        self._counted = _counting_from_first(model, architecture.first_position)
+        self._load_wider = load_wider
+        self._wider: PackedEncoder | None = None
+        self._stream = torch.cuda.Stream(device)
+        self.max_tokens, self._buffers, self._graphs = self._prepare(max_tokens, graphs)
+        self._slots = deque(
+            Slot(self.max_tokens, max_sequences, self.num_labels) for _ in range(self.max_in_flight)
+        )
+        self._watcher = _Watcher() if notify else None
+        self.completion_fd = self._watcher.completion_fd if self._watcher else None
+
+    @property
+    def has_wider(self) -> bool:
+        """Whether ``launch`` can run a batch in a wider type."""
+        return self._load_wider is not None
+
+    def launch(self, batch: Sequences, *, wider: bool = False) -> CudaBatch:
+        slot = self._slots.popleft()
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                if wider or batch.position_ids is not None or self._graphs is None:
+                    self._launch_eagerly(slot, batch, wider)
+                else:
+                    self._launch_graphs(slot, batch, self._graphs)
+        except BaseException:
+            self._slots.append(slot)
+            raise
+        running = CudaBatch(slot, len(batch), self._slots.append)
+        if self._watcher is not None:
+            self._watcher.watch(running)
+        return running
+
+    def warm_up_batches(self) -> Iterator[Sequences]:
+        length = min(32, self._architecture.max_positions)
+        for tokens in (length, 1024, self.max_tokens):
+            count = min(max(1, tokens // length), self.max_sequences)
+            lengths = np.full(count, length, np.int32)
+            yield Sequences(
+                input_ids=np.zeros(int(lengths.sum()), np.int32),
+                cu_seqlens=bounds_of(lengths),
+                truncated=np.zeros(count, np.bool_),
+            )
+
+    def memory(self) -> dict[str, int]:
+        """Bytes on the device: reserved by PyTorch here, and in use by everybody."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        return {
+            "device_memory_reserved": torch.cuda.memory_reserved(self._device),
+            "device_memory_used": total - free,
+            "device_memory_total": total,
+        }
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._device)
+        if self._watcher is not None:
+            self._watcher.close()
+
+    def _prepare(
+        self, max_tokens: int, graphs: bool
+    ) -> tuple[int, DeviceBuffers, ForwardGraphs | None]:
+        """The largest budget that fits, from ``max_tokens`` down by halves; buffers, graphs."""
+        while True:
+            try:
+                return max_tokens, *self._allocate(max_tokens, graphs)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                if max_tokens // 2 < FEWEST_TOKENS:
+                    raise DeviceError(
+                        f"{self._device} has no room for batches of {max_tokens} tokens; free its "
+                        "memory or take a smaller --max-batch-requests"
+                    ) from None
+                max_tokens //= 2
+                logger.warning("out of device memory: batches of at most %d tokens", max_tokens)
+
+    def _allocate(
+        self, max_tokens: int, graphs: bool
+    ) -> tuple[DeviceBuffers, ForwardGraphs | None]:
+        with torch.inference_mode():
+            buffers = DeviceBuffers.allocate(
+                self._counted, max_tokens, self.max_sequences, self._device
+            )
+            if not graphs:
+                return buffers, None
+            captured = ForwardGraphs(self._counted, self._kernels, buffers, self._stream)
+            captured.capture()
+            return buffers, captured
+
+    def _launch_graphs(self, slot: Slot, batch: Sequences, graphs: ForwardGraphs) -> None:
+        tokens = graphs.token_bucket(batch.num_tokens)
+        sequences = graphs.sequence_bucket(len(batch))
+        slot.fill(batch, tokens, sequences, self._architecture.pad_token_id)
+        slot.started.record(self._stream)
+        self._copy_in(slot, tokens)
+        graphs.replay(tokens, sequences)
+        count = len(batch)
+        slot.logits[:count].copy_(self._buffers.logits[:count], non_blocking=True)
+        slot.finished.record(self._stream)
+
+    def _launch_eagerly(self, slot: Slot, batch: Sequences, wider: bool) -> None:
+        """Without graphs: explicit positions, the wider type, or graphs switched off."""
+        tokens, count = batch.num_tokens, len(batch)
+        slot.fill(batch, tokens, count, self._architecture.pad_token_id)
+        slot.started.record(self._stream)
+        self._copy_in(slot, tokens)
+        layout = self._eager_layout(tokens, count)
+        model = self._counted
+        if batch.position_ids is not None:
+            model = self._explicit
+            positions = torch.from_numpy(batch.position_ids.copy()).to(self._device)
+            layout = replace(layout, position_ids=positions)
+        if wider:
+            model = self._wider_model(counted=batch.position_ids is None)
+        logits = model.forward(self._buffers.input_ids[:tokens], layout)
+        slot.logits[:count].copy_(logits, non_blocking=True)
+        slot.finished.record(self._stream)
+
+    def _copy_in(self, slot: Slot, tokens: int) -> None:
+        self._buffers.header.copy_(slot.header, non_blocking=True)
+        self._buffers.input_ids[:tokens].copy_(slot.input_ids[:tokens], non_blocking=True)
+
+    def _eager_layout(self, tokens: int, count: int) -> Layout:
+        buffers = self._buffers
+        bounds = (buffers.cu_seqlens, buffers.num_sequences)
+        positions, starts, ends = self._kernels.expand(*bounds, tokens)
+        types = self._kernels.token_types(*bounds, buffers.segment_starts, tokens)
+        return Layout(positions, types, buffers.cu_seqlens[: count + 1], starts, ends)
+
+    def _wider_model(self, counted: bool) -> PackedEncoder:
+        """The same model in a wider type, loaded when it is first needed."""
+        if self._wider is None:
+            assert self._load_wider is not None
+            started = time.monotonic()
+            self._wider = self._load_wider()
+            logger.warning(
+                "a sequence overflowed: loaded the model in %s in %.1f s to compute such ones",
+                self._wider.embeddings.word.dtype,
+                time.monotonic() - started,
+            )
+        if not counted:
+            return self._wider
+        return _counting_from_first(self._wider, self._architecture.first_position)
+
+
+def _counting_from_first(model: PackedEncoder, first_position: int) -> PackedEncoder:
+    """The model with a position table that starts at the first position: no copy, a view."""
+    position = model.embeddings.position
+    if position is None or first_position == 0:
+        return model
+    return replace(model, embeddings=replace(model.embeddings, position=position[first_position:]))
+
+
+class _Watcher:
+    """A thread that waits for batches in the order of their launch and tells through a pipe."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[CudaBatch | None] = queue.SimpleQueue()
+        self.completion_fd, self._signal_fd = os.pipe()
+        os.set_blocking(self._signal_fd, False)
+        self._thread = threading.Thread(target=self._work, name="packhorse-gpu", daemon=True)
+        self._thread.start()
+
+    def watch(self, batch: CudaBatch) -> None:
+        self._queue.put(batch)
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        os.close(self._signal_fd)
+        os.close(self.completion_fd)
+
+    def _work(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            with contextlib.suppress(Exception):  # ``output`` raises it where it is handled
+                batch.wait()
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._signal_fd, b"\0")

@@ -1,0 +1,139 @@
+"""From a resolved config and a checkpoint to a runner that is ready to be warmed up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import Any
+
+import torch
+
+from packhorse.checkpoint import Checkpoint
+from packhorse.config import AUTO, Config
+from packhorse.engine.cpu_runner import CpuRunner
+from packhorse.engine.cuda_runner import CudaRunner
+from packhorse.engine.model_runner import ModelRunner
+from packhorse.errors import DeviceError
+from packhorse.hardware import Hardware, detect
+from packhorse.kernels import select
+from packhorse.models.bert import load_bert
+from packhorse.models.cpu_backend import CpuBackend
+from packhorse.models.kernel_backend import KernelBackend
+
+logger = logging.getLogger(__name__)
+
+WIDER = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float32}
+"""The type in which a sequence is computed again whose output is not finite: bfloat16 has
+float32's range, and where that is not enough float32 has more room in sums."""
+
+
+def load_runner(
+    config: Config, checkpoint: Checkpoint, *, notify: bool
+) -> tuple[ModelRunner, dict[str, Any]]:
+    """The runner of this checkpoint on this device, and what ``/info`` says of it.
+
+    ``notify``: have a completion_fd even where polling would be quicker.
+    Raises CheckpointError or DeviceError.
+    """
+    device = torch.device(config.model.device)
+    dtype = resolve_dtype(config.model.dtype, device, checkpoint, detect())
+    started = time.monotonic()
+    runner: ModelRunner
+    if device.type == "cuda":
+        runner, kernels = _cuda_runner(config, checkpoint, device, dtype, notify)
+    else:
+        runner, kernels = _cpu_runner(config, checkpoint, dtype), "pytorch"
+    seconds = time.monotonic() - started
+    logger.info("loaded %s in %s on %s in %.2f s", checkpoint.model_id, dtype, device, seconds)
+    return runner, {
+        "model_id": checkpoint.model_id,
+        "device": str(device),
+        "device_name": device_name(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "kernels": kernels,
+        "max_batch_tokens": runner.max_tokens,
+        "max_batch_requests": runner.max_sequences,
+        "max_batch_time": config.engine.max_batch_time,
+        "threads": config.engine.threads,
+    }
+
+
+def resolve_dtype(
+    wanted: str, device: torch.device, checkpoint: Checkpoint, hardware: Hardware
+) -> torch.dtype:
+    """The type of weights and activations.
+
+    Raises DeviceError for a type that the device does not compute in.
+    """
+    if device.type == "cpu":
+        if wanted == "float16":
+            raise DeviceError(
+                "--dtype float16 is for GPUs: CPUs compute it slowly and it overflows; "
+                "use bfloat16, float32 or auto"
+            )
+        if wanted == AUTO:
+            wanted = "bfloat16" if hardware.native_bfloat16 else "float32"
+    elif wanted == AUTO:
+        stored = checkpoint.architecture.torch_dtype
+        wanted = stored if stored in ("float16", "bfloat16") else "float16"
+    dtype = getattr(torch, wanted)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _cpu_runner(config: Config, checkpoint: Checkpoint, dtype: torch.dtype) -> CpuRunner:
+    threads = int(config.engine.threads)
+    torch.set_num_threads(threads)  # loading converts weights in this thread
+    model = load_bert(checkpoint, CpuBackend(), torch.device("cpu"), dtype)
+    return CpuRunner(
+        model,
+        checkpoint.architecture,
+        threads=threads,
+        max_tokens=int(config.engine.max_batch_tokens),
+        max_sequences=int(config.engine.max_batch_requests),
+    )
+
+
+def _cuda_runner(
+    config: Config,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    notify: bool,
+) -> tuple[CudaRunner, str]:
+    probe_cuda(device)
+    kernels = select(device)
+    load = partial(load_bert, checkpoint, KernelBackend(kernels), device)
+    runner = CudaRunner(
+        load(dtype),
+        checkpoint.architecture,
+        kernels,
+        device,
+        max_tokens=int(config.engine.max_batch_tokens),
+        max_sequences=int(config.engine.max_batch_requests),
+        load_wider=partial(load, WIDER[dtype]) if dtype in WIDER else None,
+        graphs=kernels.name == "triton",  # the twins ask the device for sizes, which no graph may
+        notify=notify,
+    )
+    return runner, kernels.name
+
+
+def probe_cuda(device: torch.device) -> None:
+    """Multiply two small matrices, so that an unusable GPU is found at once and by its name.
+
+    Raises DeviceError.
+    """
+    try:
+        torch.cuda.set_device(device)
+        ones = torch.ones(16, 16, device=device)
+        usable = bool((ones @ ones == 16).all())
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceError(f"{device} is not usable: {error}") from error
+    if not usable:
+        raise DeviceError(f"{device} multiplies wrongly: the GPU or its driver is faulty")

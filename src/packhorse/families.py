@@ -1,0 +1,120 @@
+"""The families of encoders that are served, as data: one row each, and no code a family.
+
+A row says where config.json keeps what, where positions start, and how the
+checkpoint's tensors are named. Everything that reads a checkpoint asks the
+row. A further family of the same kind is a further row: ``dataclasses.replace``
+of its next of kin with what differs.
+
+Neither torch nor Transformers is imported: the front ends stand on this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ACTIVATIONS = (
+    "gelu",
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "gelu_fast",
+    "quick_gelu",
+    "relu",
+    "silu",
+    "swish",
+    "tanh",
+)
+"""Every ``hidden_act`` that is computed, by the names of Transformers."""
+
+CLASSIFY = "classify"
+"""The task of a sequence classifier, and the only one served as yet."""
+
+OTHER_TASKS = {
+    "ForMaskedLM": "a masked language model",
+    "LMHeadModel": "a language model",
+    "ForPreTraining": "a pre-training model",
+    "ForTokenClassification": "a token classifier",
+    "ForQuestionAnswering": "an extractive question answerer",
+    "ForMultipleChoice": "a multiple choice model",
+    "ForNextSentencePrediction": "a next sentence predictor",
+    "ForSequenceClassification": "a sequence classifier of another family",
+    "Model": "a bare encoder without a head",
+}
+"""How the name of a class ends, to what it is: for the message that refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where config.json keeps one number or name, and what holds when it does not say.
+
+    A key of None means that the family has no such setting: the default always holds.
+    """
+
+    key: str | None
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of checkpoint.
+
+    model_type      its name in config.json
+    prefix          what its trunk's tensors are called after, without the dot
+    architectures   class names in config.json, to the task each is served for
+    first_position  position id of the first token; None: pad_token_id + 1
+    settings        field of ``Architecture`` to its place in config.json
+    only            key of config.json to the values it may have; a missing one is fine
+    ignorable       patterns of tensors (prefix removed) that no served task reads
+    """
+
+    model_type: str
+    prefix: str
+    architectures: Mapping[str, str]
+    first_position: int | None
+    settings: Mapping[str, Setting]
+    only: Mapping[str, tuple[Any, ...]]
+    ignorable: tuple[str, ...]
+
+
+BERT = Family(
+    model_type="bert",
+    prefix="bert",
+    architectures={"BertForSequenceClassification": CLASSIFY},
+    first_position=0,
+    settings={
+        "vocab_size": Setting("vocab_size", 30522),
+        "hidden_size": Setting("hidden_size", 768),
+        "num_layers": Setting("num_hidden_layers", 12),
+        "num_heads": Setting("num_attention_heads", 12),
+        "intermediate_size": Setting("intermediate_size", 3072),
+        "hidden_act": Setting("hidden_act", "gelu"),
+        "layer_norm_eps": Setting("layer_norm_eps", 1e-12),
+        "max_position_embeddings": Setting("max_position_embeddings", 512),
+        "type_vocab_size": Setting("type_vocab_size", 2),
+        "pad_token_id": Setting("pad_token_id", 0),
+    },
+    only={
+        "position_embedding_type": ("absolute", None),
+        "is_decoder": (False, None),
+        "is_encoder_decoder": (False, None),
+        "add_cross_attention": (False, None),
+        "pruned_heads": ({}, None),
+        "quantization_config": (None,),
+    },
+    ignorable=(
+        # Buffers: counted anew for every batch.
+        "embeddings.position_ids",
+        "embeddings.token_type_ids",
+        # Heads of the pre-training that some fine-tuned checkpoints still carry.
+        "cls.predictions.*",
+        "cls.seq_relationship.*",
+    ),
+)
+
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT,)}
+
+
+def served() -> str:
+    """The architectures that are served, for a message."""
+    return ", ".join(name for family in FAMILIES.values() for name in family.architectures)

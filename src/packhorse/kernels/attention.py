@@ -1,0 +1,229 @@
+"""Attention over the packed row: block-diagonal for all tokens, or for first tokens only.
+
+Both compute softmax(q k^T / sqrt Dh) v within each sequence, the softmax kept
+running while keys stream by (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao
+2023, arXiv:2307.08691), in base 2 because that is the exponential the hardware
+has. Scores, sums and the running output are float32; float32 inputs are
+multiplied as float32, never as TF32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from packhorse.kernels import tiles
+
+LOG2_E = 1.4426950408889634
+# Below every score, yet finite: a row that has seen no key of its own keeps this as its
+# maximum, so that exp2(-inf - LOWEST) is 0 where exp2(-inf - -inf) would be NaN.
+LOWEST = tl.constexpr(-3.0e38)
+
+
+def packed_attention(
+    qkv: Tensor, starts: Tensor, ends: Tensor, num_heads: int, out: Tensor | None = None
+) -> Tensor:
+    """Attention within each sequence of the packed row: (T, 3 D) to (T, D).
+
+    See ``reference.packed_attention``. A program takes a tile of consecutive
+    tokens of one head, whatever sequences they belong to, and the keys from the
+    start of the first one's sequence to the end of the last one's; the grid
+    depends on T alone.
+
+    Bytes moved: 4 T D x itemsize, plus keys read again by each tile that shares
+    their sequence (from L2, for the most part). Operations: 4 Dh a head for each
+    pair of a query and a key that its tile visits.
+
+    A sequence with an infinity or a NaN among its values makes NaN of all rows
+    whose tile (``tiles.attention().rows`` tokens, counted from token 0) holds a
+    token of that sequence, because 0 * inf is NaN; the next layer can carry it
+    one tile further. A row that is finite is right. Keys and queries do not
+    spread: a masked score is replaced, not multiplied.
+    """
+    tokens, width = qkv.shape
+    hidden = width // 3
+    head = hidden // num_heads
+    if out is None:
+        out = torch.empty((tokens, hidden), dtype=qkv.dtype, device=qkv.device)
+    block_head = triton.next_power_of_2(head)
+    tile = tiles.attention(qkv.dtype, block_head, tiles.generation(qkv.device))
+    _packed_attention[(triton.cdiv(tokens, tile.rows) * num_heads,)](
+        qkv,
+        starts,
+        ends,
+        out,
+        tokens,
+        qkv.stride(0),
+        out.stride(0),
+        LOG2_E / math.sqrt(head),
+        HEADS=num_heads,
+        HEAD=head,
+        BLOCK_HEAD=block_head,
+        ROWS=tile.rows,
+        KEYS=tile.columns,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return out
+
+
+def cls_attention(
+    query: Tensor, kv: Tensor, cu_seqlens: Tensor, num_heads: int, out: Tensor | None = None
+) -> Tensor:
+    """Attention of each sequence's first token: (N, D) over (T, 2 D) to (N, D).
+
+    See ``reference.cls_attention``. One program a sequence and head; an empty
+    sequence (a repeated bound, the padding of N) gives zeros.
+
+    Bytes moved: 2 T D x itemsize, each key and value once.
+    """
+    count, hidden = query.shape
+    head = hidden // num_heads
+    if out is None:
+        out = torch.empty((count, hidden), dtype=query.dtype, device=query.device)
+    tile = tiles.CLS_ATTENTION
+    _cls_attention[(count * num_heads,)](
+        query,
+        kv,
+        cu_seqlens,
+        out,
+        query.stride(0),
+        kv.stride(0),
+        out.stride(0),
+        LOG2_E / math.sqrt(head),
+        HEADS=num_heads,
+        HEAD=head,
+        BLOCK_HEAD=triton.next_power_of_2(head),
+        KEYS=tile.columns,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return out
+
+
+@triton.jit
+def _visit(
+    acc, top, total, q, keys, values, stride, scale, first, last, starts, ends,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Keys first .. last-1 folded into the running maximum, sum and output of a tile of rows.
+
+    Without MASKED the keys are whole blocks and every row sees all of them.
+    """
+    block = tl.arange(0, KEYS)
+    dims = tl.arange(0, BLOCK_HEAD)
+    real = (dims < HEAD) | (HEAD == BLOCK_HEAD)
+    for n in tl.range(first, last, KEYS):
+        columns = n + block
+        present = (columns < last) | (not MASKED)
+        # int64 for the block, int32 within it: T x 3 D can pass 2^31.
+        offset = tl.cast(n, tl.int64) * stride
+        k = tl.load(
+            keys + offset + (block[None, :] * stride + dims[:, None]),
+            present[None, :] & real[:, None],
+            0.0,
+        )
+        scores = tl.dot(q, k, input_precision="ieee")
+        if MASKED:
+            own = (columns[None, :] >= starts[:, None]) & (columns[None, :] < ends[:, None])
+            scores = tl.where(own, scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1) * scale)
+        p = tl.exp2(scores * scale - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        v = tl.load(
+            values + offset + (block[:, None] * stride + dims[None, :]),
+            present[:, None] & real[None, :],
+            0.0,
+        )
+        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        total = total * shrink + tl.sum(p, 1)
+        top = new_top
+    return acc, top, total
+
+
+# T is not specialised: it would compile anew where T is odd or 1, in the middle of serving.
+@triton.jit(do_not_specialize=["num_tokens"])
+def _packed_attention(
+    qkv, starts, ends, out, num_tokens, stride, out_stride, scale,
+    HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    # Heads of one tile side by side, so that programs in flight read whole rows of qkv.
+    head = tl.program_id(0) % HEADS
+    first_row = (tl.program_id(0) // HEADS) * ROWS
+    rows = first_row + tl.arange(0, ROWS)
+    # Rows past the last compute the last again and are not stored.
+    source = tl.minimum(rows, num_tokens - 1)
+    row_starts = tl.load(starts + source)
+    row_ends = tl.load(ends + source)
+    last_row = tl.minimum(first_row + ROWS, num_tokens) - 1
+    first_key = tl.load(starts + first_row)
+    last_key = tl.load(ends + last_row)
+
+    dims = tl.arange(0, BLOCK_HEAD)
+    real = ((dims < HEAD) | (HEAD == BLOCK_HEAD))[None, :]
+    queries = qkv + head * HEAD
+    q = tl.load(queries + source.to(tl.int64)[:, None] * stride + dims[None, :], real, 0.0)
+    keys = queries + HEADS * HEAD
+    values = keys + HEADS * HEAD
+
+    acc = tl.zeros([ROWS, BLOCK_HEAD], tl.float32)
+    top = tl.full([ROWS], LOWEST, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    # In a tile within one sequence, whole blocks of keys need no mask.
+    alone = tl.load(starts + last_row) == first_key
+    open_keys = tl.where(alone, (last_key - first_key) // KEYS * KEYS, 0)
+    acc, top, total = _visit(
+        acc, top, total, q, keys, values, stride, scale,
+        first_key, first_key + open_keys, row_starts, row_ends,
+        HEAD, BLOCK_HEAD, KEYS, False,
+    )  # fmt: skip
+    acc, top, total = _visit(
+        acc, top, total, q, keys, values, stride, scale,
+        first_key + open_keys, last_key, row_starts, row_ends,
+        HEAD, BLOCK_HEAD, KEYS, True,
+    )  # fmt: skip
+    y = (acc / total[:, None]).to(out.dtype.element_ty)
+    target = out + rows.to(tl.int64)[:, None] * out_stride + head * HEAD + dims[None, :]
+    tl.store(target, y, (rows < num_tokens)[:, None] & real)
+
+
+@triton.jit
+def _cls_attention(
+    query, kv, cu_seqlens, out, query_stride, kv_stride, out_stride, scale,
+    HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0) % HEADS
+    sequence = tl.program_id(0) // HEADS
+    first = tl.load(cu_seqlens + sequence)
+    last = tl.load(cu_seqlens + sequence + 1)
+    dims = tl.arange(0, BLOCK_HEAD)
+    real = (dims < HEAD) | (HEAD == BLOCK_HEAD)
+    place = head * HEAD + dims
+    q = tl.load(query + sequence.to(tl.int64) * query_stride + place, real, 0.0)
+    q = q.to(tl.float32) * scale
+
+    block = tl.arange(0, KEYS)
+    within = block[:, None] * kv_stride + place[None, :]
+    acc = tl.zeros([BLOCK_HEAD], tl.float32)
+    top = LOWEST
+    total = 0.0
+    for n in tl.range(first, last, KEYS):
+        present = n + block < last
+        inside = present[:, None] & real[None, :]
+        keys = kv + tl.cast(n, tl.int64) * kv_stride
+        k = tl.load(keys + within, inside, 0.0).to(tl.float32)
+        v = tl.load(keys + HEADS * HEAD + within, inside, 0.0).to(tl.float32)
+        scores = tl.where(present, tl.sum(k * q[None, :], 1), float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, 0))
+        p = tl.exp2(scores - new_top)
+        shrink = tl.exp2(top - new_top)
+        acc = acc * shrink + tl.sum(p[:, None] * v, 0)
+        total = total * shrink + tl.sum(p, 0)
+        top = new_top
+    y = acc / tl.where(first < last, total, 1.0)
+    tl.store(out + sequence.to(tl.int64) * out_stride + place, y.to(out.dtype.element_ty), real)

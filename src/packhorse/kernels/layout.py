@@ -1,0 +1,112 @@
+"""Where each token of the packed row stands, from the bounds of its sequences.
+
+Only ``cu_seqlens`` crosses to the device; what every token needs to know is
+computed there. Bytes moved: 12 T written, and log2(N) reads a token that the
+cache answers; the time is that of one launch.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from packhorse.kernels import tiles
+
+
+def expand(
+    cu_seqlens: Tensor,
+    num_sequences: Tensor,
+    num_tokens: int,
+    out: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions, starts, ends, each int32 (T,); see ``reference.expand``."""
+    if out is None:
+        blank = torch.empty(3, num_tokens, dtype=torch.int32, device=cu_seqlens.device)
+        out = blank[0], blank[1], blank[2]
+    tile = tiles.EXPAND
+    _expand[(triton.cdiv(num_tokens, tile.columns),)](
+        cu_seqlens,
+        num_sequences,
+        *out,
+        num_tokens,
+        STEPS=_search_steps(cu_seqlens),
+        BLOCK=tile.columns,
+        num_warps=tile.num_warps,
+    )
+    return out
+
+
+def token_types(
+    cu_seqlens: Tensor,
+    num_sequences: Tensor,
+    segment_starts: Tensor,
+    num_tokens: int,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Segment ids, int32 (T,); see ``reference.token_types``."""
+    if out is None:
+        out = torch.empty(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
+    tile = tiles.EXPAND
+    _token_types[(triton.cdiv(num_tokens, tile.columns),)](
+        cu_seqlens,
+        num_sequences,
+        segment_starts,
+        out,
+        num_tokens,
+        STEPS=_search_steps(cu_seqlens),
+        BLOCK=tile.columns,
+        num_warps=tile.num_warps,
+    )
+    return out
+
+
+def _search_steps(cu_seqlens: Tensor) -> int:
+    """Halvings that find a token's sequence among all that the buffer can hold."""
+    return cu_seqlens.numel().bit_length()
+
+
+@triton.jit
+def _owner(cu_seqlens, count, tokens, STEPS: tl.constexpr):
+    """The last i <= count with cu_seqlens[i] <= token; ``count`` means past all sequences."""
+    low = tl.zeros_like(tokens)
+    high = low + count
+    for _ in tl.static_range(STEPS):
+        middle = (low + high + 1) // 2
+        reached = tl.load(cu_seqlens + middle) <= tokens
+        low = tl.where(reached, middle, low)
+        high = tl.where(reached, high, middle - 1)
+    return low
+
+
+# T is not specialised: it would compile anew where T is odd or 1, in the middle of serving.
+@triton.jit(do_not_specialize=["num_tokens"])
+def _expand(
+    cu_seqlens, num_sequences, positions, starts, ends, num_tokens,
+    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    count = tl.load(num_sequences)
+    owner = _owner(cu_seqlens, count, tokens, STEPS)
+    tail = owner == count
+    start = tl.where(tail, tokens, tl.load(cu_seqlens + owner))
+    end = tl.where(tail, tokens + 1, tl.load(cu_seqlens + tl.minimum(owner + 1, count)))
+    inside = tokens < num_tokens
+    tl.store(positions + tokens, tokens - start, inside)
+    tl.store(starts + tokens, start, inside)
+    tl.store(ends + tokens, end, inside)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _token_types(
+    cu_seqlens, num_sequences, segment_starts, token_type_ids, num_tokens,
+    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    count = tl.load(num_sequences)
+    owner = _owner(cu_seqlens, count, tokens, STEPS)
+    own = owner < count
+    position = tokens - tl.load(cu_seqlens + owner)
+    second = own & (position >= tl.load(segment_starts + owner, own, 0))
+    tl.store(token_type_ids + tokens, second.to(tl.int32), tokens < num_tokens)

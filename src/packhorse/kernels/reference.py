@@ -1,0 +1,240 @@
+"""Every kernel in plain PyTorch: the oracle, the documentation, and the path without Triton.
+
+Each function has a Triton kernel of the same name and signature elsewhere in
+this package. T is the number of tokens in the packed row, N the number of
+sequences, D the hidden size, H heads of size Dh = D / H. A packed row may be
+longer than its sequences (a bucket): its tail tokens are sequences of length
+one that attend to themselves and are read by nobody.
+
+Half types are computed as the fused kernels do: loaded, widened to float32,
+reduced there, and rounded once at the end.
+
+``out`` is where the result goes instead of new memory, for buffers that must
+stay where they are; where a docstring says so it may be an input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_fast": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": torch.tanh,
+}
+"""``hidden_act`` of a config to the function Transformers means by it.
+
+gelu is exact, x * (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel 2016, arXiv:1606.08415);
+gelu_new, gelu_fast and gelu_pytorch_tanh are three spellings of its tanh approximation.
+"""
+
+
+def expand(
+    cu_seqlens: Tensor,
+    num_sequences: Tensor,
+    num_tokens: int,
+    out: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where each token of the packed row stands.
+
+    cu_seqlens     int32 (N'+1,)  bounds; entries past ``num_sequences`` are ignored
+    num_sequences  int32 (1,)     on the same device, so that a graph can be replayed
+    num_tokens     T, the length of the row, tail included
+
+    Returns positions, starts, ends, each int32 (T,): the index of a token in
+    its sequence, and the bounds of that sequence in the row. A tail token t
+    gets 0, t, t + 1.
+    """
+    owner, own = _owners(cu_seqlens, num_sequences, num_tokens)
+    tokens = torch.arange(num_tokens, device=cu_seqlens.device)
+    starts = torch.where(own, cu_seqlens[owner], tokens)
+    ends = torch.where(own, cu_seqlens[(owner + 1).clamp(max=len(cu_seqlens) - 1)], tokens + 1)
+    fresh = (tokens - starts).int(), starts.int(), ends.int()
+    if out is None:
+        return fresh
+    for target, value in zip(out, fresh, strict=True):
+        target.copy_(value)
+    return out
+
+
+def token_types(
+    cu_seqlens: Tensor,
+    num_sequences: Tensor,
+    segment_starts: Tensor,
+    num_tokens: int,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The segment of each token of the packed row, int32 (T,): 0, or 1 in a pair's second text.
+
+    segment_starts  int32 (N',)  where segment B starts within each sequence; its length if it
+                                 has none
+
+    A tail token is in segment 0; the rest as for ``expand``.
+    """
+    owner, own = _owners(cu_seqlens, num_sequences, num_tokens)
+    tokens = torch.arange(num_tokens, device=cu_seqlens.device)
+    if len(segment_starts) == 0:
+        return _into(torch.zeros_like(tokens, dtype=torch.int32), out)
+    second = segment_starts[owner.clamp(max=len(segment_starts) - 1)]
+    return _into((own & (tokens - cu_seqlens[owner] >= second)).int(), out)
+
+
+def _owners(
+    cu_seqlens: Tensor, num_sequences: Tensor, num_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Each token's sequence, and whether it has one (a tail token has none)."""
+    count = int(num_sequences)
+    bounds = cu_seqlens[: count + 1].contiguous()
+    tokens = torch.arange(num_tokens, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
+    owner = torch.searchsorted(bounds, tokens, right=True) - 1
+    return owner, owner < count
+
+
+def _into(result: Tensor, out: Tensor | None) -> Tensor:
+    return result if out is None else out.copy_(result)
+
+
+def embedding_layer_norm(
+    input_ids: Tensor,
+    position_ids: Tensor,
+    token_type_ids: Tensor | None,
+    word_table: Tensor,
+    position_table: Tensor | None,
+    type_table: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """LayerNorm(word[id] + position[p] + type[s]), (T, D) in the tables' dtype.
+
+    ids are int32 (T,). ``token_type_ids`` None means segment 0 everywhere.
+    """
+    summed = word_table[input_ids.long()].float()
+    if type_table is not None:
+        if token_type_ids is None:
+            summed = summed + type_table[0].float()
+        else:
+            summed = summed + type_table[token_type_ids.long()].float()
+    if position_table is not None:
+        summed = summed + position_table[position_ids.long()].float()
+    return _into(layer_norm(summed, gamma, beta, eps).to(word_table.dtype), out)
+
+
+def layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, eps: float, out: Tensor | None = None
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * gamma + beta over the last axis, float32 inside.
+
+    Ba, Kiros & Hinton 2016, arXiv:1607.06450; the variance is the biased one. ``out`` may be x.
+    """
+    normal = F.layer_norm(x.float(), (x.shape[-1],), gamma.float(), beta.float(), eps)
+    return _into(normal.to(x.dtype), out)
+
+
+def residual_layer_norm(
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """LayerNorm(x + bias + residual), all (rows, D); ``bias`` (D,) or None if x has it already.
+
+    ``out`` may be x or residual.
+    """
+    summed = x.float() + residual.float()
+    if bias is not None:
+        summed = summed + bias.float()
+    return _into(layer_norm(summed, gamma, beta, eps).to(x.dtype), out)
+
+
+def bias_activation(
+    x: Tensor, bias: Tensor | None, activation: str, out: Tensor | None = None
+) -> Tensor:
+    """activation(x + bias) for x (rows, F) and bias (F,), float32 inside; ``out`` may be x."""
+    function = ACTIVATIONS[activation]
+    widened = x.float() if bias is None else x.float() + bias.float()
+    return _into(function(widened).to(x.dtype), out)
+
+
+def packed_attention(
+    qkv: Tensor, starts: Tensor, ends: Tensor, num_heads: int, out: Tensor | None = None
+) -> Tensor:
+    """softmax(q k^T / sqrt Dh) v within each sequence of the packed row: (T, D).
+
+    qkv           (T, 3 D): queries, keys, values of all heads side by side
+    starts, ends  int32 (T,): the bounds of each token's own sequence
+
+    The block-diagonal mask is applied to scores *and* values: a key outside a
+    row's own bounds contributes exactly nothing, even where its value is
+    infinite (0 * inf would be NaN).
+    """
+    tokens, width = qkv.shape
+    head = width // 3 // num_heads
+    q, k, v = qkv.float().view(tokens, 3, num_heads, head).permute(1, 2, 0, 3)
+    y = torch.empty(num_heads, tokens, head, device=qkv.device)
+    bounds = ends.tolist()
+    first = 0
+    while first < tokens:  # one block of the diagonal at a time
+        block = slice(first, bounds[first])
+        scores = q[:, block] @ k[:, block].transpose(1, 2) / math.sqrt(head)
+        y[:, block] = scores.softmax(-1) @ v[:, block]
+        first = block.stop
+    return _into(y.transpose(0, 1).reshape(tokens, width // 3).to(qkv.dtype), out)
+
+
+def cls_attention(
+    query: Tensor, kv: Tensor, cu_seqlens: Tensor, num_heads: int, out: Tensor | None = None
+) -> Tensor:
+    """Attention of one query a sequence over that sequence's keys: (N, D).
+
+    query       (N, D): of the first token of each sequence
+    kv          (T, 2 D): keys and values of all heads side by side
+    cu_seqlens  int32 (N+1,)
+
+    An empty sequence (a repeated bound, the padding of N) gives zeros.
+    """
+    count, width = query.shape
+    head = width // num_heads
+    q = query.float().view(count, num_heads, 1, head)
+    k, v = kv.float().view(-1, 2, num_heads, head).permute(1, 2, 0, 3)
+    y = torch.zeros(count, num_heads, 1, head, device=query.device)
+    for i, (first, last) in enumerate(pairwise(cu_seqlens.tolist())):
+        if first < last:
+            scores = q[i] @ k[:, first:last].transpose(1, 2) / math.sqrt(head)
+            y[i] = scores.softmax(-1) @ v[:, first:last]
+    return _into(y.reshape(count, width).to(query.dtype), out)
+
+
+def first_token_pool(
+    hidden_states: Tensor, cu_seqlens: Tensor, out: Tensor | None = None
+) -> Tensor:
+    """The hidden state of each sequence's first token: (T, D) to (N, D); zeros for an empty one."""
+    filled = cu_seqlens.diff() > 0
+    first = torch.where(filled, cu_seqlens[:-1], 0)
+    zero = hidden_states.new_zeros(())
+    return _into(torch.where(filled[:, None], hidden_states[first], zero), out)
+
+
+def mean_pool(hidden_states: Tensor, cu_seqlens: Tensor, out: Tensor | None = None) -> Tensor:
+    """The mean hidden state of each sequence: (T, D) to float32 (N, D); zeros for an empty one."""
+    lengths = cu_seqlens.diff().long()
+    sums = torch.zeros(len(lengths), hidden_states.shape[1], device=hidden_states.device)
+    owner = torch.repeat_interleave(torch.arange(len(sums), device=sums.device), lengths)
+    sums.index_add_(0, owner, hidden_states[: int(cu_seqlens[-1])].float())
+    return _into(sums / lengths.clamp(min=1).unsqueeze(1), out)

@@ -1,0 +1,119 @@
+"""What a child process is told when it starts, and how parent and child hear of each other.
+
+The supervisor writes the launch document to the child's standard input and
+keeps that pipe open: its end means that the supervisor is gone. The child
+writes lines to its status pipe: its end means that the child is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from packhorse.channel.board import Board
+from packhorse.checkpoint import Checkpoint, load_checkpoint
+from packhorse.config import Config
+from packhorse.metrics import words
+
+_LENGTH = struct.Struct("!I")
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The document.
+
+    parent    the supervisor's process id
+    index     which engine, or which front end
+    config    resolved, without secrets that only the supervisor needs
+    model_id, folder, revision   the checkpoint, already fetched
+    board_fd, slots, slot        the board, how many slots it has, and this process's own
+    listener_fd                  engine: where it accepts front ends; front end: HTTP
+    status_fd                    where to report
+    engines                      front end: address of each engine
+    """
+
+    parent: int
+    index: int
+    config: Config
+    model_id: str
+    folder: str
+    revision: str | None
+    board_fd: int
+    slots: int
+    slot: int
+    listener_fd: int
+    status_fd: int
+    engines: list[bytes]
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, read again from its folder.
+
+        Raises CheckpointError.
+        """
+        loaded = load_checkpoint(Path(self.folder))
+        return replace(loaded, model_id=self.model_id, revision=self.revision)
+
+    def board(self) -> Board:
+        """The shared board."""
+        return Board(self.board_fd, self.slots, words())
+
+    def report(self, word: str) -> None:
+        """Tell the supervisor; it may be gone."""
+        with contextlib.suppress(OSError):
+            os.write(self.status_fd, word.encode() + b"\n")
+
+
+def tell(pipe: BinaryIO, launch: Launch) -> None:
+    """Write the document to a child's standard input, and leave that open."""
+    document = msgspec.msgpack.encode(launch)
+    pipe.write(_LENGTH.pack(len(document)) + document)
+    pipe.flush()
+
+
+def learn() -> Launch:
+    """Read the document from standard input, once, at the start of a child."""
+    (length,) = _LENGTH.unpack(_read_exactly(_LENGTH.size))
+    launch = msgspec.msgpack.decode(_read_exactly(length), type=Launch)
+    die_with(launch.parent)
+    for fd in (launch.board_fd, launch.listener_fd, launch.status_fd):
+        os.set_inheritable(fd, False)  # a grandchild must not keep them open
+    return launch
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, where the kernel can.
+
+    Elsewhere the end of standard input has to do; it needs a process that still listens.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that
+        sys.exit(1)
+
+
+def name_process(title: str) -> None:
+    """What ps and top show."""
+    with contextlib.suppress(ImportError):  # not on every system
+        from setproctitle import setproctitle
+
+        setproctitle(f"packhorse: {title}")
+
+
+def _read_exactly(size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(0, size - len(data))
+        if not piece:
+            sys.exit(1)  # the supervisor is gone already
+        data += piece
+    return data

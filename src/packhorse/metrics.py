@@ -1,0 +1,164 @@
+"""What is counted, and how it is shown to Prometheus.
+
+Every process counts in its own slot of a board; whoever is asked for the
+metrics adds the slots up. So the numbers are those of all processes, they
+survive a process that is killed, no file is written, and an increment is one
+addition to a word of memory (prometheus_client's multiprocess mode costs
+microseconds for each, and leaves a file for every process that ever was).
+All series are known before the first request: no label has a value that a
+client can choose.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from packhorse.channel.board import Board
+
+ROUTES = ("predict", "health", "info", "metrics", "root", "unmatched")
+STATUSES = (
+    *("200", "400", "404", "405", "413", "415", "422", "429"),
+    *("499", "500", "503", "504", "other"),  # 499: the client hung up
+)
+CHILDREN = ("engine", "front_end")
+SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
+    *(0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+SIZES = tuple(float(2**power) for power in range(16))
+
+_FAMILIES: list[Counter] = []
+
+
+class Counter:
+    """A number that only grows, or one for each combination of label values."""
+
+    kind = "counter"
+    words_each = 1
+
+    def __init__(self, name: str, help_text: str, **labels: tuple[str, ...]) -> None:
+        self.name = name
+        self.help_text = help_text
+        self.labels = labels
+        self.first = words()
+        _FAMILIES.append(self)
+
+    @property
+    def series(self) -> Iterator[tuple[str, ...]]:
+        """The label values of each series, in the order of the words."""
+        return product(*self.labels.values())
+
+    @property
+    def words(self) -> int:
+        """Words of all series together."""
+        return self.words_each * math.prod(map(len, self.labels.values()))
+
+    def word(self, *values: str) -> int:
+        """Where in a slot the series with these label values begins."""
+        return self.first + list(self.series).index(values) * self.words_each
+
+    def samples(self, board: Board) -> Iterator[str]:
+        """The sums over all slots, a line for each series."""
+        for word, values in enumerate(self.series, self.first):
+            labels = ",".join(
+                f'{name}="{_escaped(value)}"'
+                for name, value in zip(self.labels, values, strict=True)
+            )
+            yield _sample(self.name, labels, board.total(word))
+
+
+class Gauge(Counter):
+    """A number that goes up and down."""
+
+    kind = "gauge"
+
+
+class Histogram(Counter):
+    """How many observations lie between bounds, and their sum."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, help_text: str, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.words_each = len(bounds) + 2  # the bucket without a bound, and the sum
+        super().__init__(name, help_text)
+
+    def observe(self, slot: memoryview[float], value: float) -> None:
+        """Count one observation."""
+        slot[self.first + bisect_left(self._bounds, value)] += 1.0
+        slot[self.first + self.words_each - 1] += value
+
+    def samples(self, board: Board) -> Iterator[str]:
+        total = 0.0
+        for word, bound in enumerate((*self._bounds, "+Inf"), self.first):
+            total += board.total(word)
+            yield _sample(f"{self.name}_bucket", f'le="{bound}"', total)
+        yield _sample(f"{self.name}_count", "", total)
+        yield _sample(f"{self.name}_sum", "", board.total(self.first + self.words_each - 1))
+
+
+def words() -> int:
+    """Words of a slot: all families so far."""
+    return sum(family.words for family in _FAMILIES)
+
+
+REQUESTS = Counter(
+    "packhorse_requests_total",
+    "HTTP requests answered; 499: the client hung up before.",
+    route=ROUTES,
+    status=STATUSES,
+)
+SEQUENCES = Counter("packhorse_sequences_total", "Inputs answered with scores.")
+TOKENS = Counter("packhorse_tokens_total", "Tokens of these inputs.")
+TRUNCATED = Counter("packhorse_truncated_sequences_total", "Inputs that were cut to fit the model.")
+NON_FINITE = Counter("packhorse_non_finite_sequences_total", "Inputs for which the model gave NaN.")
+TOTAL_TIME = Histogram(
+    "packhorse_request_duration_seconds", "From the request's body to its answer.", SECONDS
+)
+TOKENIZATION_TIME = Histogram(
+    "packhorse_tokenization_duration_seconds", "Tokenising one request.", SECONDS
+)
+QUEUE_TIME = Histogram(
+    "packhorse_queue_duration_seconds", "From tokens to the start of the batch.", SECONDS
+)
+INFERENCE_TIME = Histogram(
+    "packhorse_inference_duration_seconds", "On the device, summed over a request's batches.", SECONDS
+)
+INPUTS_IN_FLIGHT = Gauge("packhorse_inputs_in_flight", "Inputs admitted and not answered.")
+TOKENS_IN_FLIGHT = Gauge("packhorse_tokens_in_flight", "Tokens of these inputs, partly estimated.")
+
+QUEUED_SEQUENCES = Gauge("packhorse_queued_sequences", "Inputs that wait for a batch.")
+QUEUED_TOKENS = Gauge("packhorse_queued_tokens", "Tokens that wait for a batch.")
+BATCH_SEQUENCES = Histogram("packhorse_batch_sequences", "Inputs of a batch.", SIZES)
+BATCH_TOKENS = Histogram("packhorse_batch_tokens", "Tokens of a batch.", SIZES)
+BATCH_TIME = Histogram("packhorse_batch_duration_seconds", "A batch on the device.", SECONDS)
+FAILED_BATCHES = Counter("packhorse_failed_batches_total", "Batches whose forward pass raised.")
+
+RESTARTS = Counter("packhorse_restarts_total", "Processes that died and were replaced.", child=CHILDREN)
+READY = Gauge("packhorse_ready_processes", "Processes that can serve.", child=CHILDREN)
+
+
+def exposition(board: Board, info: Mapping[str, str]) -> str:
+    """All metrics in Prometheus' text format 0.0.4; ``info`` is the labels of packhorse_info."""
+    labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in info.items())
+    lines = [*_heading("packhorse_info", "What is served.", "gauge")]
+    lines.append(_sample("packhorse_info", labels, 1.0))
+    for family in _FAMILIES:
+        lines += _heading(family.name, family.help_text, family.kind)
+        lines += family.samples(board)
+    return "\n".join(lines) + "\n"
+
+
+def _heading(name: str, help_text: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"
+
+
+def _sample(name: str, labels: str, value: float) -> str:
+    return f"{name}{{{labels}}} {value!r}" if labels else f"{name} {value!r}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

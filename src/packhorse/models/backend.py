@@ -1,0 +1,115 @@
+"""The operations a packed encoder is made of, as one interface for every device.
+
+A model is written once against ``Backend``. Each implementation decides how the
+weights of a dense layer are stored and what is fused with what: the CPU's
+oneDNN path, and the kernels (Triton's, or their twins in plain PyTorch).
+
+``out``, where a method has it, is a tensor for the result: the captured graphs
+of a GPU hand the trunk's result to the tail at a fixed address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Run(NamedTuple):
+    """Neighbouring sequences of equal length: ``count`` of them from token ``start`` on."""
+
+    start: int
+    count: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the sequences of a packed row lie.
+
+    position_ids    int32 (T,)
+    token_type_ids  int32 (T,), or None: segment 0 everywhere
+    cu_seqlens      int32 (N+1,)
+    starts, ends    int32 (T,): the bounds of each token's own sequence
+    runs            host-side runs of equal length; only the CPU path has them
+    """
+
+    position_ids: Tensor
+    token_type_ids: Tensor | None
+    cu_seqlens: Tensor
+    starts: Tensor
+    ends: Tensor
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A dense layer, y = x W^T + b, in whatever storage its ``Backend`` chose.
+
+    weight  (out, in), or an opaque prepacked tensor
+    bias    (out,) or None
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """LayerNorm: gamma and beta (D,), eps added to the variance."""
+
+    gamma: Tensor
+    beta: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTables:
+    """word (vocab, D); position (positions, D) and token_type (types, D) or None; then a Norm."""
+
+    word: Tensor
+    position: Tensor | None
+    token_type: Tensor | None
+    norm: Norm
+
+
+class Backend(Protocol):
+    """T tokens, N sequences, D hidden, F intermediate; formulas in kernels/reference.py."""
+
+    def pack(self, weight: Tensor, bias: Tensor | None) -> Dense:
+        """Store a dense layer for this device; ``weight`` (out, in) is already in its dtype."""
+
+    def embed(
+        self,
+        tables: EmbeddingTables,
+        input_ids: Tensor,
+        layout: Layout,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """(T, D) from int32 ids (T,)."""
+
+    def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
+        """x W^T + b: (rows, in) to (rows, out)."""
+
+    def dense_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
+        """activation(x W^T + b): (rows, D) to (rows, F)."""
+
+    def dense_residual_norm(
+        self,
+        x: Tensor,
+        layer: Dense,
+        residual: Tensor,
+        norm: Norm,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """LayerNorm(x W^T + b + residual): (rows, in) and (rows, D) to (rows, D)."""
+
+    def attention(self, qkv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+        """Block-diagonal attention of every token: (T, 3 D) to (T, D)."""
+
+    def cls_attention(self, query: Tensor, kv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+        """Attention of each sequence's first token: (N, D) and (T, 2 D) to (N, D)."""
+
+    def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
+        """The rows of each sequence's first token: (T, D) to (N, D)."""

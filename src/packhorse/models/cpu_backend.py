@@ -1,0 +1,92 @@
+"""``Backend`` for the CPU: oneDNN and PyTorch's fused CPU kernels, no cross-sequence work.
+
+Sequences of equal length that lie side by side are one dense (count, length)
+block, so attention runs over views of the packed row: nothing is padded and
+no sequence sees another's keys.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from packhorse.kernels.reference import ACTIVATIONS
+from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
+
+
+class CpuBackend:
+    """float32 or bfloat16 on x86-64 or arm64."""
+
+    def pack(self, weight: Tensor, bias: Tensor | None) -> Dense:
+        return Dense(weight.contiguous(), bias)
+
+    def embed(
+        self,
+        tables: EmbeddingTables,
+        input_ids: Tensor,
+        layout: Layout,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        summed = F.embedding(input_ids, tables.word)
+        if tables.token_type is not None:
+            if layout.token_type_ids is None:
+                summed = summed + tables.token_type[0]
+            else:
+                summed = summed + F.embedding(layout.token_type_ids, tables.token_type)
+        if tables.position is not None:
+            summed = summed + F.embedding(layout.position_ids, tables.position)
+        return _placed(_norm(summed, tables.norm), out)
+
+    def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
+        return _placed(F.linear(x, layer.weight, layer.bias), out)
+
+    def dense_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
+        return ACTIVATIONS[activation](F.linear(x, layer.weight, layer.bias))
+
+    def dense_residual_norm(
+        self,
+        x: Tensor,
+        layer: Dense,
+        residual: Tensor,
+        norm: Norm,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        return _placed(_norm(F.linear(x, layer.weight, layer.bias).add_(residual), norm), out)
+
+    def attention(self, qkv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+        width = qkv.shape[1] // 3
+        head = width // num_heads
+        attended = qkv.new_empty(qkv.shape[0], width)
+        for start, count, length in layout.runs:
+            block = slice(start, start + count * length)
+            q, k, v = qkv[block].view(count, length, 3, num_heads, head).permute(2, 0, 3, 1, 4)
+            own = attended[block].view(count, length, num_heads, head)
+            own.copy_(F.scaled_dot_product_attention(q, k, v).transpose(1, 2))
+        return attended
+
+    def cls_attention(self, query: Tensor, kv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+        width = query.shape[1]
+        head = width // num_heads
+        attended = torch.empty_like(query)
+        row = 0
+        for start, count, length in layout.runs:
+            block = slice(start, start + count * length)
+            k, v = kv[block].view(count, length, 2, num_heads, head).permute(2, 0, 3, 1, 4)
+            q = query[row : row + count].view(count, num_heads, 1, head)
+            own = attended[row : row + count].view(count, num_heads, 1, head)
+            own.copy_(F.scaled_dot_product_attention(q, k, v))
+            row += count
+        return attended
+
+    def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
+        return hidden_states[layout.cu_seqlens[:-1].long()]
+
+
+def _norm(x: Tensor, norm: Norm) -> Tensor:
+    """PyTorch's CPU kernel accumulates half types in float32."""
+    return F.layer_norm(x, (x.shape[-1],), norm.gamma, norm.beta, norm.eps)
+
+
+def _placed(result: Tensor, out: Tensor | None) -> Tensor:
+    return result if out is None else out.copy_(result)

@@ -1,0 +1,92 @@
+"""``Backend`` of the kernels: cuBLAS for the matrix products, fused passes between them.
+
+What the matrix product's library cannot add exactly (erf GELU; a residual and
+a LayerNorm) is one pass over its result.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from packhorse.kernels import Ops
+from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
+
+MLP_CHUNK = 4096
+"""Tokens whose inner activations are made at once: they stay in the L2 cache between the matrix
+product that writes them and the pass that adds bias and activation."""
+
+
+class KernelBackend:
+    """Any device; ``kernels`` are Triton's or their twins."""
+
+    def __init__(self, kernels: Ops, mlp_chunk: int = MLP_CHUNK) -> None:
+        self._kernels = kernels
+        self._mlp_chunk = mlp_chunk
+
+    def pack(self, weight: Tensor, bias: Tensor | None) -> Dense:
+        return Dense(weight.contiguous(), bias)
+
+    def embed(
+        self,
+        tables: EmbeddingTables,
+        input_ids: Tensor,
+        layout: Layout,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        return self._kernels.embedding_layer_norm(
+            input_ids,
+            layout.position_ids,
+            layout.token_type_ids,
+            tables.word,
+            tables.position,
+            tables.token_type,
+            tables.norm.gamma,
+            tables.norm.beta,
+            tables.norm.eps,
+            out=out,
+        )
+
+    def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
+        if layer.bias is None:
+            return torch.mm(x, layer.weight.t(), out=out)
+        if out is None:
+            return F.linear(x, layer.weight, layer.bias)
+        return torch.addmm(layer.bias, x, layer.weight.t(), out=out)
+
+    def dense_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
+        inner = x.new_empty(x.shape[0], layer.weight.shape[0])
+        for first in range(0, x.shape[0], self._mlp_chunk):
+            chunk = slice(first, first + self._mlp_chunk)
+            torch.mm(x[chunk], layer.weight.t(), out=inner[chunk])
+            self._kernels.bias_activation(inner[chunk], layer.bias, activation, out=inner[chunk])
+        return inner
+
+    def dense_residual_norm(
+        self,
+        x: Tensor,
+        layer: Dense,
+        residual: Tensor,
+        norm: Norm,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        product = torch.mm(x, layer.weight.t())
+        return self._kernels.residual_layer_norm(
+            product,
+            layer.bias,
+            residual,
+            norm.gamma,
+            norm.beta,
+            norm.eps,
+            out=product if out is None else out,
+        )
+
+    def attention(self, qkv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+        return self._kernels.packed_attention(qkv, layout.starts, layout.ends, num_heads)
+
+    def cls_attention(self, query: Tensor, kv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+        return self._kernels.cls_attention(query, kv, layout.cu_seqlens, num_heads)
+
+    def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
+        return self._kernels.first_token_pool(hidden_states, layout.cu_seqlens)

@@ -1,0 +1,187 @@
+"""What travels: inputs, tokenised sequences and outputs, all columnar.
+
+A set of N tokenised sequences is one flat row of T tokens and the bounds
+between them, never a list of objects: at 100,000 texts a second there is no
+time for an object a sequence. The same layout goes from the tokenizer over
+the channel to the scheduler and the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as PySequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+TextOrPair = str | tuple[str, str]
+"""One input: a text, or a pair of texts that the model reads together."""
+
+Int32Array = NDArray[np.int32]
+Float32Array = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """N tokenised inputs, special tokens included, in the packed layout.
+
+    input_ids      int32 (T,)    the ids of all sequences, one after the other
+    cu_seqlens     int32 (N+1,)  sequence i is input_ids[cu[i]:cu[i+1]]
+    segment_starts int32 (N,)    where segment B starts in sequence i; its length if it has none;
+                                 None when no sequence has one
+    position_ids   int32 (T,)    only where positions are not 0..length-1 from the family's first
+                                 position (a literal pad token in a RoBERTa text); else None
+    truncated      bool  (N,)    whether input i was cut to fit
+    """
+
+    input_ids: Int32Array
+    cu_seqlens: Int32Array
+    truncated: BoolArray
+    segment_starts: Int32Array | None = None
+    position_ids: Int32Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.cu_seqlens[-1])
+
+    @property
+    def lengths(self) -> Int32Array:
+        """int32 (N,): tokens in each sequence."""
+        return np.diff(self.cu_seqlens)
+
+    def slice(self, start: int, stop: int) -> Sequences:
+        """Sequences start..stop-1 as views; only the bounds are copied."""
+        first, last = int(self.cu_seqlens[start]), int(self.cu_seqlens[stop])
+        return Sequences(
+            input_ids=self.input_ids[first:last],
+            cu_seqlens=self.cu_seqlens[start : stop + 1] - np.int32(first),
+            truncated=self.truncated[start:stop],
+            segment_starts=None if self.segment_starts is None else self.segment_starts[start:stop],
+            position_ids=None if self.position_ids is None else self.position_ids[first:last],
+        )
+
+    def take(self, order: NDArray[np.intp]) -> Sequences:
+        """The sequences in another order (a gather; copies)."""
+        lengths = self.lengths[order]
+        bounds = bounds_of(lengths)
+        tokens = np.repeat(self.cu_seqlens[:-1][order] - bounds[:-1], lengths)
+        tokens += np.arange(bounds[-1], dtype=np.int32)
+        return Sequences(
+            input_ids=self.input_ids[tokens],
+            cu_seqlens=bounds,
+            truncated=self.truncated[order],
+            segment_starts=None if self.segment_starts is None else self.segment_starts[order],
+            position_ids=None if self.position_ids is None else self.position_ids[tokens],
+        )
+
+
+def bounds_of(lengths: Int32Array) -> Int32Array:
+    """cu_seqlens, int32 (N+1,), of sequences with these lengths, int32 (N,)."""
+    bounds = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
+
+
+def concatenate(parts: PySequence[Sequences], first_position: int = 0) -> Sequences:
+    """One packed row of all parts, in order.
+
+    ``first_position`` is the position id of a sequence's first token in this
+    family; it is needed only when some parts carry explicit positions.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([part.lengths for part in parts])
+    segment_starts = None
+    if any(part.segment_starts is not None for part in parts):
+        segment_starts = np.concatenate(
+            [p.lengths if p.segment_starts is None else p.segment_starts for p in parts]
+        )
+    position_ids = None
+    if any(part.position_ids is not None for part in parts):
+        position_ids = np.concatenate(
+            [
+                counted_positions(p.cu_seqlens, first_position)
+                if p.position_ids is None
+                else p.position_ids
+                for p in parts
+            ]
+        )
+    return Sequences(
+        input_ids=np.concatenate([part.input_ids for part in parts]),
+        cu_seqlens=bounds_of(lengths),
+        truncated=np.concatenate([part.truncated for part in parts]),
+        segment_starts=segment_starts,
+        position_ids=position_ids,
+    )
+
+
+def counted_positions(cu_seqlens: Int32Array, first_position: int = 0) -> Int32Array:
+    """int32 (T,): first_position, first_position + 1, … in each sequence."""
+    total = int(cu_seqlens[-1])
+    positions = np.arange(first_position, first_position + total, dtype=np.int32)
+    return positions - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the model gave for a batch of N sequences.
+
+    logits  float32 (N, labels)
+    codes   uint8   (N,)  0, or the ``code`` of the ServedError that this row ends in
+    seconds float         how long the device worked on the batch
+    """
+
+    logits: Float32Array
+    codes: NDArray[np.uint8]
+    seconds: float
+
+
+TicketArray = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """R requests handed to an engine at once, columnar; their N sequences lie one after the other.
+
+    tickets    uint64  (R,)  the sender's number for each request; unique among those in flight
+    counts     int32   (R,)  sequences in each request; sums to N
+    clients    uint64  (R,)  whose request it is, for fairness: a hash of the API key or address
+    priorities int8    (R,)  higher goes first within a client; 0 is normal
+    deadlines  float64 (R,)  time.monotonic() at which the answer is worthless; inf for none
+    sequences  N tokenised inputs
+    arrived    time.monotonic() when the requests were queued
+    """
+
+    tickets: TicketArray
+    counts: Int32Array
+    clients: NDArray[np.uint64]
+    priorities: NDArray[np.int8]
+    deadlines: NDArray[np.float64]
+    sequences: Sequences
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """Answers for P parts of requests, columnar; a long request is answered in several parts.
+
+    tickets   uint64  (P,)    which request
+    offsets   int32   (P,)    the first sequence of this part within its request
+    counts    int32   (P,)    sequences in this part; sums to N
+    codes     uint8   (N,)    0 for success, else the ``code`` of a ServedError
+    logits    float32 (N, labels); rows whose code is not 0 are meaningless
+    queue_wait float32 (P,)   seconds from arrival to the start of the batch
+    inference float           seconds from the start of the batch to its answer
+    """
+
+    tickets: TicketArray
+    offsets: Int32Array
+    counts: Int32Array
+    codes: NDArray[np.uint8]
+    logits: Float32Array
+    queue_wait: Float32Array
+    inference: float

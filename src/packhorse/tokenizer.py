@@ -1,0 +1,371 @@
+"""Text in, packed ids out: the tokenizer of one checkpoint.
+
+Nothing here makes a Python object for each text: nanotoken returns the packed
+layout, and the rest is a few array operations a batch. Where nanotoken cannot
+be trusted with a checkpoint `tokenizers` serves, about a hundred times slower.
+
+A tokenizer may be used from several threads, and after a fork (see
+``may_use_threads``). It imports neither torch nor an HTTP server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+import numpy as np
+import tokenizers
+
+from packhorse.checkpoint import Checkpoint, read_json
+from packhorse.errors import (
+    CheckpointError,
+    ConfigError,
+    InternalError,
+    ServedError,
+    TokenizationError,
+    ValidationError,
+)
+from packhorse.request import BoolArray, Int32Array, Sequences, TextOrPair, concatenate
+from packhorse.safe_cuts import safe_cuts
+from packhorse.special_tokens import pair_layout, text_layout
+from packhorse.tokenizer_backends import (
+    Backend,
+    BackendChoice,
+    LibraryFaultError,
+    TokenizersBackend,
+    chosen_backend,
+)
+from packhorse.truncation import Direction, Reader, first_unreadable, longest_first
+
+log = logging.getLogger(__name__)
+
+
+class Tokenizer:
+    """Turns texts and pairs into ``Sequences``, special tokens and truncation included.
+
+    max_length          the most tokens in a sequence, special tokens included
+    backend_reason      why the library that ``backend`` names serves
+    shadow_checked      texts that were encoded again, by `tokenizers`, to compare
+    shadow_differences  those for which the ids differed
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        serving: Backend,
+        reference: TokenizersBackend,
+        reason: str,
+        shadow_share: float,
+    ) -> None:
+        """Puts loaded parts together; ``Tokenizer.load`` is what to call."""
+        self.max_length = checkpoint.max_length
+        self.backend_reason = reason
+        self.shadow_checked = 0
+        self.shadow_differences = 0
+        self._serving = serving
+        self._reference = reference
+        self._shadow_share = shadow_share
+        self._lock = threading.Lock()
+        self._architecture = checkpoint.architecture
+        self._text_layout = text_layout(reference.library)
+        self._pair_layout = pair_layout(reference.library)
+        self._has_segments = _reads_token_types(checkpoint)
+        self._reader = Reader(safe_cuts(reference.library))
+        self._check_fit()
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        backend: BackendChoice = "auto",
+        parallel: bool | None = None,
+        shadow_share: float = 0.0,
+    ) -> Tokenizer:
+        """The tokenizer of a checkpoint, from its tokenizer.json.
+
+        backend       auto: nanotoken if it gives the ids of `tokenizers` to about 200 probes,
+                      else `tokenizers`
+        parallel      whether a library may use its thread pool; None: yes, except in a worker
+                      of ``multiprocessing``. In a forked child it never does.
+        shadow_share  the share of texts, 0 to 1, to encode again with `tokenizers` and compare;
+                      the first difference makes `tokenizers` serve from then on
+
+        Raises CheckpointError when the file is missing, broken, or leaves no
+        room for text; ConfigError for an option that is wrong, nanotoken where
+        it cannot serve included.
+        """
+        if backend not in get_args(BackendChoice):
+            raise ConfigError(f"tokenizer {backend!r} must be auto, nanotoken or tokenizers")
+        if not 0.0 <= shadow_share <= 1.0:
+            raise ConfigError(f"shadow_share {shadow_share} must be from 0 to 1")
+        text = _read(checkpoint.tokenizer_file)
+        reference = TokenizersBackend(text, parallel)
+        serving, reason = chosen_backend(backend, text, reference, parallel)
+        log.info("tokenizer: %s serves: %s", serving.name, reason)
+        return cls(checkpoint, serving, reference, reason, shadow_share)
+
+    @property
+    def backend(self) -> str:
+        """The library that serves: nanotoken or tokenizers."""
+        return self._serving.name
+
+    @property
+    def library(self) -> tokenizers.Tokenizer:
+        """The `tokenizers` object, for offsets, decoding and the names of tokens.
+
+        Every thread shares it: never turn on its truncation or padding.
+        """
+        return self._reference.library
+
+    def encode(
+        self,
+        inputs: Sequence[TextOrPair],
+        *,
+        truncate: bool = True,
+        direction: Direction = "right",
+    ) -> Sequences:
+        """Each text or pair as a sequence of at most ``max_length`` tokens.
+
+        What is too long is cut at its ``direction`` end, of a pair the longer
+        text first. An empty text is special tokens only.
+
+        Raises ValidationError for what is neither text nor pair, for an unknown
+        direction, and for what is too long if not ``truncate``; TokenizationError
+        for what is not Unicode and for ids that the model has no embedding for.
+        Both name the input and never quote it.
+        """
+        if direction not in get_args(Direction):
+            raise ValidationError("the truncation direction must be right or left")
+        if isinstance(inputs, (str, bytes)):
+            raise ValidationError("inputs must be a list of texts or pairs, not one text")
+        inputs = inputs if type(inputs) is list else list(inputs)
+        is_pair = None if set(map(type, inputs)) <= {str} else _pairs_among(inputs)
+        batch = _Batch(inputs, is_pair, truncate, direction)
+        try:
+            return self._fitted(self._served(batch))
+        except LibraryFaultError as fault:
+            raise _explained(fault, inputs) from None
+
+    def _served(self, batch: _Batch) -> Sequences:
+        """The batch, by whichever library serves, some of it checked; falls back for good."""
+        if self._serving is self._reference:
+            return self._sequences(self._reference, batch)
+        try:
+            sequences = self._sequences(self._serving, batch)
+        except LibraryFaultError as fault:
+            sequences = self._sequences(self._reference, batch)  # raises if the text is at fault
+            self._fall_back(str(fault))
+        if self._shadow_share > 0 and self._differs(batch, sequences):
+            self._fall_back("nanotoken gave other ids for a text while serving")
+            return self._sequences(self._reference, batch)
+        return sequences
+
+    def _differs(self, batch: _Batch, sequences: Sequences) -> bool:
+        """Whether `tokenizers` gives other ids for any of a few inputs drawn at random."""
+        count = int(self._shadow_share * len(sequences) + random.random())
+        differences = 0
+        for i in random.sample(range(len(sequences)), count):
+            expected = self._sequences(self._reference, batch.only(i))
+            if not np.array_equal(sequences.slice(i, i + 1).input_ids, expected.input_ids):
+                differences += 1
+                log.warning("nanotoken and tokenizers differ on %s", _fingerprint(batch.inputs[i]))
+        with self._lock:
+            self.shadow_checked += count
+            self.shadow_differences += differences
+        return differences > 0
+
+    def _fall_back(self, reason: str) -> None:
+        with self._lock:
+            self._serving = self._reference
+            self.backend_reason = reason
+        log.warning("tokenizer: tokenizers serves from now on: %s", reason)
+
+    def _sequences(self, backend: Backend, batch: _Batch) -> Sequences:
+        """The batch, tokenised and truncated; ids not yet compared with the model."""
+        if batch.is_pair is None:
+            return self._texts(backend, batch, range(len(batch.inputs)))
+        texts, pairs = (np.flatnonzero(kind).tolist() for kind in (~batch.is_pair, batch.is_pair))
+        parts = [self._texts(backend, batch, texts), self._pairs(backend, batch, pairs)]
+        return concatenate(parts).take(np.argsort(texts + pairs))
+
+    def _texts(self, backend: Backend, batch: _Batch, places: Sequence[int]) -> Sequences:
+        texts = batch.inputs if batch.is_pair is None else [batch.inputs[i] for i in places]
+        rows, whole = self._reader.rows(backend, texts, True, self.max_length, batch.direction)
+        lengths = rows.lengths
+        if lengths.max(initial=0) <= self.max_length:
+            return Sequences(rows.ids, rows.bounds, np.zeros(len(lengths), np.bool_))
+        too_long = lengths > self.max_length
+        if not batch.truncate:
+            self._refuse(batch, places, lengths, whole)
+        rows = self._text_layout.trimmed(rows, self.max_length, batch.direction)
+        return Sequences(rows.ids, rows.bounds, too_long)
+
+    def _pairs(self, backend: Backend, batch: _Batch, places: Sequence[int]) -> Sequences:
+        layout = self._pair_layout
+        if layout is None or self.max_length < layout.num_tokens:
+            raise ValidationError(
+                f"inputs[{batch.first + places[0]}] is a pair, which this model cannot read: "
+                + ("it has no template for pairs" if layout is None else "its sequences are short")
+            )
+        room = self.max_length - layout.num_tokens
+        texts = [text for i in places for text in batch.inputs[i]]
+        rows, whole = self._reader.rows(backend, texts, False, room, batch.direction)
+        counts, both_whole = rows.lengths.reshape(-1, 2), whole.reshape(-1, 2).all(axis=1)
+        lengths = counts.sum(axis=1, dtype=np.int32) + np.int32(layout.num_tokens)
+        if not batch.truncate and lengths.max(initial=0) > self.max_length:
+            self._refuse(batch, places, lengths, both_whole)
+        if room % 2:  # then it matters which is longer, even where both are far too long
+            for i in np.flatnonzero((counts > room).all(axis=1) & ~both_whole).tolist():
+                pair = texts[2 * i : 2 * i + 2]
+                counts[i] = self._reader.ranked_counts(backend, pair, batch.direction)
+        kept = longest_first(counts[:, 0], counts[:, 1], room)
+        rows = layout.joined(rows, kept, batch.direction)
+        return Sequences(
+            rows.ids,
+            rows.bounds,
+            truncated=lengths > self.max_length,
+            segment_starts=layout.segment_starts(kept[0]) if self._has_segments else None,
+        )
+
+    def _refuse(
+        self, batch: _Batch, places: Sequence[int], lengths: Int32Array, whole: BoolArray
+    ) -> NoReturn:
+        """Raises ValidationError for the first input that is too long."""
+        i = int(np.argmax(lengths > self.max_length))
+        found = f"{lengths[i]}" if whole[i] else f"more than {self.max_length}"
+        raise ValidationError(
+            f"inputs[{batch.first + places[i]}] has {found} tokens, special tokens included, and "
+            f"the limit is {self.max_length}: shorten it, or set truncate to true to have it cut"
+        )
+
+    def _fitted(self, sequences: Sequences) -> Sequences:
+        """With explicit positions where the model needs them.
+
+        Raises TokenizationError for an id that the embedding table does not have.
+        """
+        ids, model = sequences.input_ids, self._architecture
+        if ids.max(initial=0) >= model.vocab_size:
+            token = int(np.argmax(ids >= model.vocab_size))
+            place = int(np.searchsorted(sequences.cu_seqlens, token, side="right")) - 1
+            raise TokenizationError(
+                f"inputs[{place}] has a token with id {ids[token]}, and the model's embedding "
+                f"table ends at {model.vocab_size - 1}: its tokenizer has tokens added to it"
+            )
+        if model.first_position > 0 and (pads := ids == model.pad_token_id).any():
+            positions = _positions_among_pads(sequences.cu_seqlens, pads, model.pad_token_id)
+            return dataclasses.replace(sequences, position_ids=positions)
+        return sequences
+
+    def _check_fit(self) -> None:
+        """Warns of tokens beyond the embedding table.
+
+        Raises CheckpointError when the length limit leaves no room for text.
+        """
+        if self.max_length <= self._text_layout.num_tokens:
+            raise CheckpointError(
+                f"a length limit of {self.max_length} tokens leaves no room for text beside the "
+                f"tokenizer's {self._text_layout.num_tokens} special tokens"
+            )
+        highest = max(self.library.get_vocab().values())
+        if highest >= self._architecture.vocab_size:
+            log.warning(
+                "the tokenizer has ids up to %d, the embedding table up to %d: "
+                "texts with tokens beyond it will be refused",
+                highest,
+                self._architecture.vocab_size - 1,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Checked inputs and how to truncate them.
+
+    is_pair  bool (N,), or None when all inputs are texts
+    first    the index that the caller knows inputs[0] by
+    """
+
+    inputs: list[Any]
+    is_pair: BoolArray | None
+    truncate: bool
+    direction: Direction
+    first: int = 0
+
+    def only(self, i: int) -> _Batch:
+        is_pair = None if self.is_pair is None else self.is_pair[i : i + 1]
+        return _Batch(self.inputs[i : i + 1], is_pair, self.truncate, self.direction, i)
+
+
+def _pairs_among(inputs: list[Any]) -> BoolArray:
+    """Which inputs are pairs, bool (N,). Raises ValidationError for what is neither."""
+    is_pair = np.zeros(len(inputs), np.bool_)
+    for i, each in enumerate(inputs):
+        if isinstance(each, str):
+            continue
+        if not isinstance(each, (tuple, list)):
+            found = type(each).__name__
+        elif len(each) != 2:
+            found = f"{type(each).__name__} of {len(each)}"
+        elif not all(isinstance(text, str) for text in each):
+            found = "pair of " + " and ".join(type(text).__name__ for text in each)
+        else:
+            is_pair[i] = True
+            continue
+        raise ValidationError(f"inputs[{i}] must be a text or a pair of texts, not a {found}")
+    return is_pair
+
+
+def _positions_among_pads(cu_seqlens: Int32Array, pads: BoolArray, pad_token_id: int) -> Int32Array:
+    """Position ids, int32 (T,), where ``pads``, bool (T,), marks literal pad tokens.
+
+    As the RoBERTa kin count them: a pad is at pad_token_id, and the others are
+    numbered from pad_token_id + 1 as if no pad were there.
+    """
+    counted = np.cumsum(~pads, dtype=np.int32)
+    before = np.concatenate([np.zeros(1, np.int32), counted])[cu_seqlens[:-1]]
+    positions = counted - np.repeat(before, np.diff(cu_seqlens)) + np.int32(pad_token_id)
+    positions[pads] = pad_token_id
+    return positions
+
+
+def _explained(fault: LibraryFaultError, inputs: Sequence[TextOrPair]) -> ServedError:
+    """What to answer when no library could tokenise the inputs."""
+    unreadable = first_unreadable(inputs)
+    if unreadable is None:
+        return InternalError(f"the tokenizer failed: {fault}")
+    return TokenizationError(
+        f"inputs[{unreadable}] is not Unicode text: it holds half of a surrogate pair"
+    )
+
+
+def _fingerprint(text_or_pair: TextOrPair) -> str:
+    """Length and hash: enough to find a text again, not enough to read it in a log."""
+    text = text_or_pair if isinstance(text_or_pair, str) else "\0".join(text_or_pair)
+    return f"{len(text)} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} is missing: save the model's fast tokenizer into {path.parent}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _reads_token_types(checkpoint: Checkpoint) -> bool:
+    """Whether the model has a second token type and its tokenizer's config does not withhold it."""
+    path = checkpoint.folder / "tokenizer_config.json"
+    names = read_json(path).get("model_input_names") if path.exists() else None
+    return checkpoint.architecture.type_vocab_size > 1 and (
+        names is None or "token_type_ids" in names
+    )

@@ -1,0 +1,197 @@
+"""The two libraries that turn text into ids, behind one method, and how they are compared.
+
+``tokenizers`` is the reference: whatever it says is right. ``nanotoken`` is a
+hundred times faster, young, and knows WordPiece only. Neither truncates here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, Protocol
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from packhorse.errors import CheckpointError, ConfigError
+from packhorse.request import Int32Array, bounds_of
+from packhorse.tokenizer_probes import probes
+
+BackendChoice = Literal["auto", "nanotoken", "tokenizers"]
+"""auto: nanotoken if it gives the ids of `tokenizers` for every probe, else `tokenizers`."""
+
+_IMPORTED_IN = os.getpid()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Ids of N texts: row i is ids[bounds[i]:bounds[i+1]]; int32 (T,) and int32 (N+1,)."""
+
+    ids: Int32Array
+    bounds: Int32Array
+
+    @property
+    def lengths(self) -> Int32Array:
+        """int32 (N,): ids in each row."""
+        return np.diff(self.bounds)
+
+    def replaced(self, places: NDArray[np.intp], others: Rows) -> Rows:
+        """These rows, but those at ``places``, intp (M,), are the M others in their order."""
+        starts, lengths = self.bounds[:-1].copy(), self.lengths
+        starts[places] = others.bounds[:-1] + len(self.ids)
+        lengths[places] = others.lengths
+        return Rows(*gathered(np.concatenate([self.ids, others.ids]), starts, lengths))
+
+
+def gathered(
+    source: Int32Array, starts: Int32Array, lengths: Int32Array
+) -> tuple[Int32Array, Int32Array]:
+    """Pieces of ``source``, one after the other, and the bounds between them.
+
+    Piece i is source[starts[i] : starts[i] + lengths[i]]; both int32 (N,).
+    Gives int32 (sum of lengths,) and int32 (N+1,).
+    """
+    bounds = bounds_of(lengths)
+    places = np.arange(bounds[-1], dtype=np.int32)
+    places += np.repeat(starts - bounds[:-1], lengths)
+    return source[places], bounds
+
+
+class Backend(Protocol):
+    """What a tokenizing library must do for us. Safe from several threads."""
+
+    name: str
+
+    def rows(self, texts: Sequence[str], special: bool) -> Rows:
+        """Ids of each text, untruncated, with special tokens around them if ``special``."""
+
+
+class TokenizersBackend:
+    """Hugging Face ``tokenizers``. Its truncation and padding are off and must stay off."""
+
+    name = "tokenizers"
+
+    def __init__(self, text: str, parallel: bool | None = None) -> None:
+        try:
+            self.library = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:
+            raise CheckpointError(f"tokenizer.json cannot be used: {error}") from error
+        self.library.no_truncation()
+        self.library.no_padding()
+        self._parallel = parallel
+
+    def rows(self, texts: Sequence[str], special: bool) -> Rows:
+        if may_use_threads(self._parallel):
+            encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=special)
+        else:
+            encode = self.library.encode  # the one call that never touches the thread pool
+            encodings = [encode(text, add_special_tokens=special) for text in texts]
+        rows = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        bounds = bounds_of(lengths)
+        return Rows(np.fromiter(chain.from_iterable(rows), np.int32, bounds[-1]), bounds)
+
+
+class NanotokenBackend:
+    """nanotoken. Its result already is the packed layout, but for the types of the integers.
+
+    Raises ImportError where it is not installed, and nanotoken's
+    UnsupportedTokenizerError, a ValueError, for what is not WordPiece.
+    """
+
+    name = "nanotoken"
+
+    def __init__(self, text: str, parallel: bool | None = None) -> None:
+        import nanotoken
+
+        self._library = nanotoken.Tokenizer.from_json(text)
+        self._parallel = parallel
+
+    def rows(self, texts: Sequence[str], special: bool) -> Rows:
+        rows = self._library.encode_batch(
+            texts, add_special_tokens=special, parallel=may_use_threads(self._parallel)
+        )
+        return Rows(rows.ids.view(np.int32), rows.offsets.astype(np.int32))
+
+
+class LibraryFaultError(Exception):
+    """A library failed on some text. Says how, and never holds the text."""
+
+
+def rows_of(backend: Backend, texts: Sequence[str], special: bool) -> Rows:
+    """``backend.rows``. Raises LibraryFaultError for whatever it raises, a Rust panic too."""
+    try:
+        return backend.rows(texts, special)
+    except BaseException as error:  # a panic derives from nothing narrower
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        fault = f"{backend.name} raised {type(error).__name__}"
+    # Raised out here: the error above may quote the text, and must not even be the context.
+    raise LibraryFaultError(fault)
+
+
+def may_use_threads(parallel: bool | None) -> bool:
+    """Whether a library's thread pool may be used, if ``parallel`` asks for it.
+
+    Never in a forked child: the threads of a pool that was started before the
+    fork are not there, and the first batch would wait for them for ever. None
+    means yes, except in a worker of ``multiprocessing``: the workers would
+    fight for the cores.
+    """
+    if parallel is False or os.getpid() != _IMPORTED_IN:
+        return False
+    return parallel is True or multiprocessing.parent_process() is None
+
+
+def first_difference(candidate: Backend, reference: Backend, texts: Sequence[str]) -> int | None:
+    """The first text to which the two give other ids, with or without special tokens.
+
+    Raises LibraryFaultError when one of them fails.
+    """
+    for special in (True, False):
+        ours, theirs = rows_of(candidate, texts, special), rows_of(reference, texts, special)
+        for i in range(len(texts)):
+            a = ours.ids[ours.bounds[i] : ours.bounds[i + 1]]
+            b = theirs.ids[theirs.bounds[i] : theirs.bounds[i + 1]]
+            if not np.array_equal(a, b):
+                return i
+    return None
+
+
+def chosen_backend(
+    wanted: BackendChoice, text: str, reference: TokenizersBackend, parallel: bool | None
+) -> tuple[Backend, str]:
+    """The library that shall serve a tokenizer.json, and why.
+
+    Raises ConfigError when nanotoken is wanted by name and cannot serve it.
+    """
+    if wanted == "tokenizers":
+        return reference, "it was asked for"
+    candidate, reason = _nanotoken(text, reference, parallel)
+    if candidate is None and wanted == "nanotoken":
+        raise ConfigError(f"nanotoken cannot serve this model: {reason}; choose auto or tokenizers")
+    return candidate or reference, reason
+
+
+def _nanotoken(
+    text: str, reference: TokenizersBackend, parallel: bool | None
+) -> tuple[Backend | None, str]:
+    """nanotoken, if it can be had and agrees with the reference on every probe; and why (not)."""
+    try:
+        candidate = NanotokenBackend(text, parallel)
+    except ImportError:
+        return None, "nanotoken is not installed"
+    except Exception as error:
+        return None, f"nanotoken does not support this tokenizer: {error}"
+    texts = probes(reference.library)
+    try:
+        different = first_difference(candidate, reference, texts)
+    except LibraryFaultError as fault:
+        return None, f"comparing nanotoken with tokenizers failed: {fault}"
+    if different is not None:
+        return None, f"nanotoken gives other ids for {ascii(texts[different])[:80]}"
+    return candidate, f"it gives the ids of tokenizers for {len(texts)} probes"

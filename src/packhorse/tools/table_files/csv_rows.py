@@ -1,0 +1,214 @@
+"""CSV and TSV: RFC 4180 quoting, line feeds within fields included, or no quoting at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from packhorse.errors import ConfigError, SetupError
+from packhorse.tools.table_files.lines import MAX_LINE_BYTES, Line, LineReader, LongLine
+from packhorse.tools.table_files.rows import (
+    BadRow,
+    BadRowError,
+    Place,
+    Ranking,
+    Row,
+    RowBatch,
+    in_batches,
+    listed_columns,
+    score_texts,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How fields are told apart. Without ``quoted`` a quote is a character like any other."""
+
+    delimiter: str
+    quoted: bool = True
+
+
+class CsvReader:
+    """Yields the records after the header line.
+
+    A record that breaks the quoting rules costs its first line alone: reading
+    goes on with the line after it, so that a stray quote does not swallow the
+    rows up to the next one.
+    """
+
+    rows_known = None
+
+    def __init__(
+        self, lines: LineReader, name: str, dialect: Dialect, text_columns: Sequence[str]
+    ) -> None:
+        self._lines = lines
+        self._dialect = dialect
+        self._record = _RecordLines(lines)
+        self._fields = self._new_reader()
+        self.columns = self._read_header(name)
+        self._texts = [_position(column, self.columns, name) for column in text_columns]
+
+    def batches(self, size: int) -> Iterator[RowBatch]:
+        return in_batches(self._rows(), self._lines.place, size)
+
+    def fraction(self) -> float | None:
+        return self._lines.fraction()
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def go_to(self, place: Place) -> None:
+        self._lines.go_to(place)
+
+    def _new_reader(self) -> Iterator[list[str]]:
+        csv.field_size_limit(MAX_LINE_BYTES)
+        if self._dialect.quoted:
+            return csv.reader(self._record, delimiter=self._dialect.delimiter, strict=True)
+        return csv.reader(
+            self._record, delimiter=self._dialect.delimiter, quoting=csv.QUOTE_NONE, strict=True
+        )
+
+    def _read_header(self, name: str) -> list[str]:
+        try:
+            header = self._next_record()
+        except BadRowError as error:
+            raise SetupError(f"{name}: the header cannot be read: {error}") from None
+        if not header:
+            raise SetupError(f"{name} has no header line with the names of its columns")
+        return header
+
+    def _rows(self) -> Iterator[tuple[Row | BadRow, Place]]:
+        while True:
+            number = self._lines.number + 1
+            try:
+                fields = self._next_record()
+                if fields is None:
+                    return
+                row = self._row(number, fields)
+            except BadRowError as error:
+                yield BadRow(number, str(error)), self._lines.place
+            else:
+                if row is not None:
+                    yield row, self._lines.place
+
+    def _next_record(self) -> list[str] | None:
+        """The fields of the next record, [] for an empty line, None at the end."""
+        self._record.start()
+        try:
+            fields = next(self._fields, None)
+        except (csv.Error, BadRowError) as error:
+            self._lines.give_back(self._record.taken[1:])
+            self._fields = self._new_reader()
+            # csv's own messages go on with advice on Python's open().
+            raise BadRowError(str(error).partition(" - ")[0]) from None
+        if self._record.fault:
+            raise BadRowError(self._record.fault)
+        return fields
+
+    def _row(self, number: int, fields: list[str]) -> Row | None:
+        if not fields:
+            # An empty line is the one empty field of a single column; else it separates nothing.
+            if len(self.columns) > 1:
+                return None
+            fields = [""]
+        if len(fields) != len(self.columns):
+            raise BadRowError(f"{len(fields)} columns instead of {len(self.columns)}")
+        texts = [fields[position] for position in self._texts]
+        return Row(number, texts[0] if len(texts) == 1 else (texts[0], texts[1]), fields)
+
+
+class _RecordLines:
+    """The source that csv.reader pulls lines from; it notes which lines made the record."""
+
+    def __init__(self, lines: LineReader) -> None:
+        self._lines = lines
+        self.start()
+
+    def start(self) -> None:
+        self.taken: list[Line] = []
+        self.fault: str | None = None
+        self._size = 0
+
+    def __iter__(self) -> _RecordLines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._lines.next_line()
+        if line is None:
+            raise StopIteration
+        self.taken.append(line)
+        self._size += len(line)
+        if isinstance(line, LongLine) or self._size > MAX_LINE_BYTES:
+            raise BadRowError(f"the record is longer than {MAX_LINE_BYTES:,} bytes")
+        try:
+            return line.decode("utf-8")
+        except UnicodeDecodeError:
+            # Read on all the same, to find where the record ends.
+            self.fault = "invalid UTF-8"
+            return line.decode("utf-8", "replace")
+
+
+def _position(column: str, header: list[str], name: str) -> int:
+    count = header.count(column)
+    if count == 1:
+        return header.index(column)
+    if count:
+        raise ConfigError(f"{name} has {count} columns {column!r}; rename all but one")
+    remedy = "name the right one with --text-column or --pair-column"
+    if len(header) == 1:
+        remedy += ", or say with --delimiter what separates columns"
+    raise ConfigError(f"{name} has no column {column!r} but {listed_columns(header)}; {remedy}")
+
+
+class CsvWriter:
+    """Writes a header and one record a row: the input's fields, then label and score columns."""
+
+    def __init__(
+        self, columns: Sequence[str], added: Sequence[str], labels: Sequence[str], dialect: Dialect
+    ) -> None:
+        self._columns = [*columns, *added]
+        self._labels = labels
+        self._dialect = dialect
+        if not dialect.quoted and any(
+            mark in name for name in [*added, *labels] for mark in (dialect.delimiter, "\n", "\r")
+        ):
+            raise ConfigError("a label holds the delimiter, which cannot be written unquoted")
+
+    def header(self) -> bytes:
+        return self._records([self._columns])
+
+    def encode(self, batch: RowBatch, ranking: Ranking) -> bytes:
+        scores = iter(score_texts(ranking.scores))
+        records = []
+        for row, best in zip(batch.rows, ranking.order.tolist(), strict=True):
+            record = list(row.kept)
+            for label in best:
+                record += (self._labels[label], next(scores))
+            records.append(record)
+        return self._records(records)
+
+    def _records(self, records: list[list[str]]) -> bytes:
+        if not self._dialect.quoted:
+            lines = (self._dialect.delimiter.join(record) for record in records)
+            return "".join(f"{line}\n" for line in lines).encode()
+        text = _quoted(records, self._dialect.delimiter, csv.QUOTE_MINIMAL)
+        if "\r" in text:
+            # csv quotes a carriage return only where it is part of the line end.
+            text = "".join(
+                _quoted([record], self._dialect.delimiter, _quoting(record)) for record in records
+            )
+        return text.encode()
+
+
+def _quoted(records: list[list[str]], delimiter: str, quoting: Literal[0, 1]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n", quoting=quoting)
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _quoting(record: list[str]) -> Literal[0, 1]:
+    return csv.QUOTE_ALL if any("\r" in field for field in record) else csv.QUOTE_MINIMAL

@@ -1,0 +1,153 @@
+"""Lines of a file or stream as bytes, with their numbers, however long they are."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+from packhorse.errors import SetupError
+from packhorse.tools.table_files.rows import BadRowError, Place
+
+MAX_LINE_BYTES = 16_000_000
+"""A longer line, or CSV record of several lines, is a bad row: memory stays bounded."""
+
+STDIN = "-"
+_UTF8_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_SKIPPED_AT_ONCE = 1 << 20
+
+
+class LongLine:
+    """Stands for a line over MAX_LINE_BYTES, whose bytes were dropped."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+
+Line = bytes | LongLine
+
+
+class LineReader:
+    """Reads physical lines, ended by a line feed, from a path or standard input.
+
+    ``place`` is behind the last line that was read and not given back.
+    Decompresses where the name ends in .gz.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._raw = _open(path)
+        self._size = os.fstat(self._raw.fileno()).st_size if path != STDIN else 0
+        self._stream = _decompressed(self._raw) if path.endswith(".gz") else self._raw
+        self._returned: deque[Line] = deque()
+        self._ended = False
+        self._offset, self._number = 0, 0
+
+    @property
+    def place(self) -> Place:
+        return Place(self._offset, self._number)
+
+    @property
+    def number(self) -> int:
+        """Of the last line that was read, from 1."""
+        return self._number
+
+    def next_line(self) -> Line | None:
+        """The next line with its line feed, or None at the end.
+
+        Raises SetupError when the file cannot be read any further.
+        """
+        line = self._returned.popleft() if self._returned else self._read()
+        if line is None:
+            return None
+        first = self._offset == 0
+        self._offset += len(line)
+        self._number += 1
+        return _without_bom(line, self._path) if first else line
+
+    def give_back(self, lines: list[Line]) -> None:
+        """Undo the reading of the last lines. The first line of the file cannot be given back."""
+        self._returned.extendleft(reversed(lines))
+        self._offset -= sum(map(len, lines))
+        self._number -= len(lines)
+
+    def go_to(self, place: Place) -> None:
+        """Read on from the place of an earlier reader of the same file."""
+        self._stream.seek(place.offset)
+        self._returned.clear()
+        self._offset, self._number = place.offset, place.number
+
+    def fraction(self) -> float | None:
+        """How much of the file has been read; of the compressed bytes if it is compressed."""
+        if not self._size:
+            return None
+        at = self._raw.tell() if self._stream is not self._raw else self._offset
+        return min(1.0, at / self._size)
+
+    def close(self) -> None:
+        if self._path == STDIN and not self._ended:
+            return  # another thread may be waiting in it, and closing would wait for that
+        self._stream.close()
+        self._raw.close()
+
+    def _read(self) -> Line | None:
+        try:
+            line = self._stream.readline(MAX_LINE_BYTES + 1)
+            if not line:
+                self._ended = True
+                return None
+            if len(line) <= MAX_LINE_BYTES or line.endswith(b"\n"):
+                return line
+            return self._skip_rest(len(line))
+        except (OSError, EOFError, zlib.error) as error:
+            raise SetupError(
+                f"{self._path} cannot be read after line {self._number}: {error}"
+            ) from None
+
+    def _skip_rest(self, length: int) -> LongLine:
+        while part := self._stream.readline(_SKIPPED_AT_ONCE):
+            length += len(part)
+            if part.endswith(b"\n"):
+                break
+        return LongLine(length)
+
+
+def _open(path: str) -> BinaryIO:
+    # A duplicate of standard input: the interpreter locks its own object at exit, and hangs on it
+    # while a thread waits for a line.
+    return os.fdopen(os.dup(0), "rb") if path == STDIN else Path(path).open("rb")
+
+
+def _decompressed(raw: BinaryIO) -> BinaryIO:
+    # Buffered again: GzipFile.readline is written in Python.
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 1 << 16)  # type: ignore[arg-type]
+
+
+def _without_bom(line: Line, path: str) -> Line:
+    if isinstance(line, LongLine):
+        return line
+    if line.startswith(_UTF16_BOMS):
+        raise SetupError(f"{path} is UTF-16; convert it to UTF-8 first")
+    return line.removeprefix(_UTF8_BOM)
+
+
+def decoded(line: Line) -> str:
+    """The text of a line without its end.
+
+    Raises BadRowError for a line that is too long or not UTF-8.
+    """
+    if isinstance(line, LongLine):
+        raise BadRowError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRowError(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
+    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")

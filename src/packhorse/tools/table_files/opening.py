@@ -1,0 +1,122 @@
+"""The right reader for an input, the right writer for an output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packhorse.errors import ConfigError
+from packhorse.tools.table_files.csv_rows import CsvReader, CsvWriter, Dialect
+from packhorse.tools.table_files.formats import Format
+from packhorse.tools.table_files.json_rows import JsonReader, JsonWriter, taken
+from packhorse.tools.table_files.lines import STDIN, LineReader
+from packhorse.tools.table_files.parquet_rows import ParquetReader, ParquetWriter
+from packhorse.tools.table_files.rows import RowReader, RowWriter
+from packhorse.tools.table_files.text_rows import TextReader
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of columns: of the text (and its pair) in the input, of what is added in the output.
+
+    several  whether more than the best label is written
+    """
+
+    texts: tuple[str, ...]
+    label: str
+    score: str
+    several: bool = False
+
+    def added(self, target: Format, ranks: int) -> list[str]:
+        """What is added to each row. CSV has no lists: label_1, score_1, label_2, …"""
+        if not self.several or target in (Format.JSONL, Format.PARQUET):
+            return [self.label, self.score]
+        ranked = range(1, ranks + 1)
+        return [f"{name}_{rank}" for rank in ranked for name in (self.label, self.score)]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Which file, and how to read it. ``delimiter`` is None for the format's own."""
+
+    path: str
+    format: Format
+    delimiter: str | None = None
+    quoted: bool = True
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.path == STDIN else self.path
+
+    def dialect(self, target: Format | None = None) -> Dialect:
+        """How fields are separated here, or in an output of the format ``target``."""
+        own = self.delimiter or _DELIMITERS.get(self.format, "")
+        if target is None or target is self.format:
+            return Dialect(own, self.quoted)
+        return Dialect(_DELIMITERS[target])
+
+
+_DELIMITERS = {Format.CSV: ",", Format.TSV: "\t"}
+
+
+def open_reader(source: Input, columns: Columns, target: Format) -> RowReader:
+    """Open the input and check that its columns fit.
+
+    Raises SetupError where they do not, or the file cannot be opened.
+    """
+    if source.format is Format.PARQUET:
+        return ParquetReader(source.path, columns.texts, columns.added(target, 1))
+    lines = LineReader(source.path)
+    try:
+        reader = _line_reader(lines, source, columns, target)
+        _check_added(reader, source.name, columns, target)
+    except BaseException:
+        lines.close()
+        raise
+    return reader
+
+
+def _line_reader(
+    lines: LineReader, source: Input, columns: Columns, target: Format
+) -> TextReader | CsvReader | JsonReader:
+    if source.format is Format.TEXT:
+        if len(columns.texts) > 1:
+            raise ConfigError("a text file has one text a line; --pair-column needs a table")
+        return TextReader(lines, columns.texts[0])
+    if source.format is Format.JSONL:
+        return JsonReader(lines, source.name, columns.texts, columns.added(target, 1))
+    return CsvReader(lines, source.name, source.dialect(), columns.texts)
+
+
+def _check_added(reader: RowReader, name: str, columns: Columns, target: Format) -> None:
+    for column in columns.added(target, 1):
+        if column in reader.columns:
+            raise ConfigError(taken(name, column))
+    by_name = target in (Format.JSONL, Format.PARQUET)
+    if by_name and len(set(reader.columns)) < len(reader.columns):
+        raise ConfigError(f"{name} has two columns of the same name, which {target} cannot have")
+
+
+def make_writer(
+    source: Input,
+    reader: RowReader,
+    columns: Columns,
+    target: Format,
+    labels: Sequence[str],
+    ranks: int,
+) -> RowWriter:
+    """The writer of rows of ``source`` with the best ``ranks`` of ``labels``.
+
+    Raises ConfigError where a column that is added is there already.
+    """
+    added = columns.added(target, ranks)
+    for column in added:
+        if column in reader.columns:
+            raise ConfigError(taken(source.name, column))
+    pair = (columns.label, columns.score)
+    if target is Format.JSONL:
+        return JsonWriter(reader.columns, pair, labels, columns.several)
+    if target is Format.PARQUET:
+        schema = reader.schema if isinstance(reader, ParquetReader) else None
+        return ParquetWriter(schema, reader.columns, pair, labels, columns.several)
+    return CsvWriter(reader.columns, added, labels, source.dialect(target))

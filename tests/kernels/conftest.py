@@ -1,0 +1,83 @@
+"""The kernels under Triton's interpreter, or on the GPU where there is one.
+
+The interpreter executes a kernel's own source with NumPy, one program after
+the other: wrong indices, masks and bounds show without a GPU. It must be
+chosen before Triton is imported, since Triton's own functions are decorated
+then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+INTERPRETED = not torch.cuda.is_available()
+
+if INTERPRETED:
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise pytest.UsageError("triton was imported before tests/kernels could interpret it")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+pytest.importorskip("triton")
+
+
+def _mend_interpreter() -> None:
+    """Give Triton's interpreter what the compiler has: bfloat16, and scalars as loop bounds."""
+    import triton.language as tl
+    from triton.runtime import interpreter as ti
+
+    builder = ti.InterpreterBuilder
+    multiply, cast, patch_tensor = builder.create_dot, builder.cast_impl, ti._patch_lang_tensor
+
+    def widened(operand: Any) -> Any:
+        """bfloat16 is held as its 16 bits, which would be multiplied as integers."""
+        if operand.dtype != tl.bfloat16:
+            return operand
+        bits = operand.data.astype(np.uint32) << 16
+        return ti.TensorHandle(bits.view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    def create_fp_trunc(self: Any, source: Any, kind: Any) -> Any:
+        """To bfloat16 by rounding to the nearest; the interpreter cuts off."""
+        if source.dtype.scalar != tl.float32 or kind.scalar != tl.bfloat16:
+            return cast(self, source, kind)
+        data = np.atleast_1d(np.ascontiguousarray(source.data))
+        rounded = torch.from_numpy(data).bfloat16().view(torch.int16).numpy().view(np.uint16)
+        return ti.TensorHandle(rounded.reshape(source.data.shape), tl.bfloat16)
+
+    def patch(tensor: Any, *scope: Any) -> None:
+        """A loaded scalar is an array of one element: Triton 3.6 with NumPy >= 2.4 trips on it."""
+        patch_tensor(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
+
+    builder.create_dot, builder.create_fp_trunc = create_dot, create_fp_trunc
+    ti._patch_lang_tensor = patch
+
+
+if INTERPRETED:
+    _mend_interpreter()
+
+
+@pytest.fixture(autouse=True)
+def _floating_point_as_on_a_gpu() -> Iterator[None]:
+    """Infinity minus infinity is NaN there, not a warning."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    return torch.device("cpu" if INTERPRETED else "cuda")

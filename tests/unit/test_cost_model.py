@@ -1,0 +1,38 @@
+import random
+
+import pytest
+
+from packhorse.engine.cost_model import CostModel
+
+
+def test_a_line_is_learned_from_noisy_batches() -> None:
+    cost, noise = CostModel(), random.Random(0)
+    for _ in range(200):
+        tokens = noise.randrange(100, 4000)
+        cost.observe(tokens, (0.002 + 1e-5 * tokens) * noise.uniform(0.95, 1.05))
+    assert cost.predict(1000) == pytest.approx(0.012, rel=0.05)
+    assert cost.tokens_within(0.022, 10_000) == pytest.approx(2000, rel=0.07)
+
+
+def test_equal_sizes_give_a_rate_and_no_division_by_zero() -> None:
+    cost = CostModel()
+    for _ in range(10):
+        cost.observe(500, 0.05)
+    assert cost.predict(1000) == pytest.approx(0.1)
+
+
+def test_a_machine_that_slows_down_is_noticed() -> None:
+    cost, sizes = CostModel(), random.Random(1)
+    for rate in (1e-5, 4e-5):
+        for _ in range(150):
+            tokens = sizes.randrange(100, 4000)
+            cost.observe(tokens, rate * tokens)
+    assert cost.predict(1000) == pytest.approx(0.04, rel=0.1)
+
+
+def test_bounds_hold_before_and_after_learning() -> None:
+    cost = CostModel()
+    assert cost.predict(100) == 0
+    assert cost.tokens_within(0.05, 4096) == 4096
+    cost.observe(100, 10.0)
+    assert cost.tokens_within(0.05, 4096) == 1

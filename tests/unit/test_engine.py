@@ -1,0 +1,146 @@
+"""The engine's policy, with a runner that computes nothing: logits are each sequence's first id."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from packhorse.engine.cost_model import CostModel
+from packhorse.engine.engine import Engine
+from packhorse.engine.scheduler import Limits, Scheduler
+from packhorse.errors import InternalError, NonFiniteOutputError
+from packhorse.request import Completions, Output, Sequences
+from tests.unit.test_scheduler import arrivals_of
+
+Forward = Callable[[Sequences, bool], Output]
+
+
+class ScriptedBatch:
+    def __init__(self, run: Callable[[], Output]) -> None:
+        self._run = run
+
+    def done(self) -> bool:
+        return True
+
+    def output(self) -> Output:
+        return self._run()
+
+
+class ScriptedRunner:
+    num_labels = 1
+    max_tokens = 1000
+    max_sequences = 100
+    max_in_flight = 1
+    completion_fd = None
+
+    def __init__(self, forward: Forward, has_wider: bool = False) -> None:
+        self.forward = forward
+        self.has_wider = has_wider
+        self.launched: list[tuple[int, bool]] = []
+
+    def launch(self, batch: Sequences, *, wider: bool = False) -> ScriptedBatch:
+        self.launched.append((len(batch), wider))
+        return ScriptedBatch(lambda: self.forward(batch, wider))
+
+    def memory(self) -> dict[str, int]:
+        return {}
+
+    def warm_up_batches(self) -> Iterator[Sequences]:
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+def first_ids(batch: Sequences) -> np.ndarray:
+    return batch.input_ids[batch.cu_seqlens[:-1]].astype(np.float32)[:, None]
+
+
+def healthy(batch: Sequences, wider: bool) -> Output:
+    return Output(first_ids(batch), np.zeros(len(batch), np.uint8), 0.001)
+
+
+def engine_with(runner: ScriptedRunner) -> Engine:
+    cost = CostModel()
+    return Engine(runner, Scheduler(Limits(1000, 100, 10.0), cost), cost)
+
+
+def answers(engine: Engine) -> dict[tuple[int, int], tuple[float, int]]:
+    """(ticket, index) to (logit, code), until nothing is left to do."""
+    found: dict[tuple[int, int], tuple[float, int]] = {}
+    for _ in range(200):
+        for completions in engine.step():
+            found |= rows_of(completions)
+        if not engine.in_flight:
+            return found
+    raise AssertionError("the engine does not come to rest")
+
+
+def rows_of(completions: Completions) -> dict[tuple[int, int], tuple[float, int]]:
+    rows, row = {}, 0
+    for ticket, offset, count in zip(
+        completions.tickets.tolist(),
+        completions.offsets.tolist(),
+        completions.counts.tolist(),
+        strict=True,
+    ):
+        for index in range(offset, offset + count):
+            rows[ticket, index] = (float(completions.logits[row, 0]), int(completions.codes[row]))
+            row += 1
+    assert row == len(completions.codes) == len(completions.logits)
+    return rows
+
+
+def test_answers_come_back_to_their_requests() -> None:
+    engine = engine_with(ScriptedRunner(healthy))
+    engine.add(arrivals_of({7: [2, 3], 9: [4]}))
+    assert answers(engine) == {(7, 0): (0, 0), (7, 1): (2, 0), (9, 0): (5, 0)}
+
+
+def test_a_sequence_that_breaks_its_batch_fails_alone() -> None:
+    def forward(batch: Sequences, wider: bool) -> Output:
+        if 5 in batch.input_ids:
+            raise RuntimeError("planted")
+        return healthy(batch, wider)
+
+    engine = engine_with(ScriptedRunner(forward))
+    engine.add(arrivals_of({i: [1] for i in range(10)}))
+    found = answers(engine)
+    assert found.pop((5, 0))[1] == InternalError.code
+    assert found == {(i, 0): (i, 0) for i in range(10) if i != 5}
+
+
+def poisoning(bad: int, cured_by_wider: bool) -> Forward:
+    """NaN for the bad id and its neighbours; alone, for the bad one only."""
+
+    def forward(batch: Sequences, wider: bool) -> Output:
+        output = healthy(batch, wider)
+        ids = first_ids(batch)[:, 0]
+        if bad in ids and not (wider and cured_by_wider):
+            output.codes[np.abs(ids - bad) <= 1] = NonFiniteOutputError.code
+        return output
+
+    return forward
+
+
+@pytest.mark.parametrize(
+    ("has_wider", "cured", "code"),
+    [(True, True, 0), (True, False, NonFiniteOutputError.code), (False, False, 33)],
+)
+def test_an_overflowing_sequence_is_run_alone_and_its_neighbours_are_served(
+    has_wider: bool, cured: bool, code: int
+) -> None:
+    runner = ScriptedRunner(poisoning(5, cured), has_wider)
+    engine = engine_with(runner)
+    engine.add(arrivals_of({i: [1] for i in range(10)}))
+    found = answers(engine)
+    assert found.pop((5, 0))[1] == code
+    assert found == {(i, 0): (i, 0) for i in range(10) if i != 5}
+    assert runner.launched == [(10, False)] + [(1, False)] * 3 + [(1, True)] * has_wider
+
+
+def test_cancelled_requests_get_no_answer() -> None:
+    engine = engine_with(ScriptedRunner(healthy))
+    engine.add(arrivals_of({1: [1], 2: [1]}))
+    engine.cancel(np.array([1], np.uint64))
+    assert answers(engine) == {(2, 0): (1, 0)}

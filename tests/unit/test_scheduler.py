@@ -1,0 +1,162 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packhorse.engine.cost_model import CostModel
+from packhorse.engine.scheduler import Batch, Limits, Scheduler
+from packhorse.request import Arrivals, Sequences, bounds_of
+
+UNBOUNDED = math.inf
+
+
+def sequences_of(lengths: list[int], first_id: int = 0) -> Sequences:
+    total = sum(lengths)
+    return Sequences(
+        input_ids=np.arange(first_id, first_id + total, dtype=np.int32),
+        cu_seqlens=bounds_of(np.array(lengths, np.int32)),
+        truncated=np.zeros(len(lengths), np.bool_),
+    )
+
+
+def arrivals_of(requests: dict[int, list[int]], first_id: int = 0) -> Arrivals:
+    """One arrival: for each ticket the lengths of its sequences."""
+    lengths = [length for request in requests.values() for length in request]
+    count = len(requests)
+    return Arrivals(
+        tickets=np.array(list(requests), np.uint64),
+        counts=np.array([len(request) for request in requests.values()], np.int32),
+        clients=np.zeros(count, np.uint64),
+        priorities=np.zeros(count, np.int8),
+        deadlines=np.full(count, math.inf),
+        sequences=sequences_of(lengths, first_id),
+        arrived=1.0,
+    )
+
+
+def scheduler(max_tokens: int = 100, max_sequences: int = 50) -> Scheduler:
+    return Scheduler(Limits(max_tokens, max_sequences, UNBOUNDED), CostModel())
+
+
+def parts(batch: Batch) -> list[tuple[int, int, int]]:
+    return list(
+        zip(batch.tickets.tolist(), batch.offsets.tolist(), batch.counts.tolist(), strict=True)
+    )
+
+
+def drain(queue: Scheduler) -> list[Batch]:
+    batches = []
+    while (batch := queue.next_batch()) is not None:
+        batches.append(batch)
+    return batches
+
+
+def test_what_queued_together_leaves_together() -> None:
+    queue = scheduler()
+    queue.add(arrivals_of({1: [10], 2: [20, 5]}))
+    queue.add(arrivals_of({3: [7]}, first_id=1000))
+    batch = queue.next_batch()
+    assert batch is not None
+    assert parts(batch) == [(1, 0, 1), (2, 0, 2), (3, 0, 1)]
+    assert batch.sequences.lengths.tolist() == [10, 20, 5, 7]
+    assert batch.sequences.input_ids[-7:].tolist() == list(range(1000, 1007))
+    assert queue.next_batch() is None
+
+
+def test_a_long_list_is_split_by_tokens_and_its_offsets_go_on() -> None:
+    queue = scheduler(max_tokens=100)
+    queue.add(arrivals_of({5: [30] * 8}))
+    assert [parts(batch) for batch in drain(queue)] == [[(5, 0, 3)], [(5, 3, 3)], [(5, 6, 2)]]
+
+
+def test_the_number_of_sequences_is_bounded() -> None:
+    queue = scheduler(max_tokens=1000, max_sequences=4)
+    queue.add(arrivals_of({1: [2] * 10}))
+    assert [len(batch.sequences) for batch in drain(queue)] == [4, 4, 2]
+
+
+def test_a_sequence_over_the_budget_runs_alone() -> None:
+    queue = scheduler(max_tokens=10)
+    queue.add(arrivals_of({1: [4], 2: [25], 3: [4]}))
+    assert [batch.sequences.lengths.tolist() for batch in drain(queue)] == [[4], [25], [4]]
+
+
+def test_predicted_time_bounds_a_batch() -> None:
+    cost = CostModel()
+    cost.observe(100, 0.1)
+    queue = Scheduler(Limits(1000, 50, 0.05), cost)
+    queue.add(arrivals_of({1: [10] * 20}))
+    assert [len(batch.sequences) for batch in drain(queue)] == [5, 5, 5, 5]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=5), max_size=6
+    ),
+    st.integers(1, 120),
+    st.integers(1, 12),
+)
+def test_every_sequence_leaves_exactly_once_and_in_order(
+    groups: list[list[list[int]]], max_tokens: int, max_sequences: int
+) -> None:
+    queue = scheduler(max_tokens, max_sequences)
+    ticket, first_id, expected = 0, 0, []
+    for group in groups:
+        requests = {}
+        for lengths in group:
+            requests[ticket] = lengths
+            expected.extend((ticket, i) for i in range(len(lengths)))
+            ticket += 1
+        queue.add(arrivals_of(requests, first_id))
+        first_id += sum(map(sum, group))
+    batches = drain(queue)
+    seen = [(t, o + i) for batch in batches for t, o, n in parts(batch) for i in range(n)]
+    assert seen == expected
+    ids = [batch.sequences.input_ids for batch in batches]
+    assert np.concatenate([*ids, np.empty(0, np.int32)]).tolist() == list(range(first_id))
+    assert queue.num_sequences == 0
+    assert queue.num_tokens == 0
+    for batch in batches:
+        assert len(batch.sequences) <= max_sequences
+        assert batch.sequences.num_tokens <= max_tokens or len(batch.sequences) == 1
+
+
+def test_cancelled_requests_never_run_and_the_rest_keeps_its_offsets() -> None:
+    queue = scheduler(max_tokens=20)
+    queue.add(arrivals_of({1: [10, 10, 10], 2: [10], 3: [10, 10]}))
+    first = queue.next_batch()
+    assert first is not None
+    assert parts(first) == [(1, 0, 2)]
+    queue.cancel(np.array([2], np.uint64))
+    assert queue.num_sequences == 3
+    assert queue.num_tokens == 30
+    assert [parts(batch) for batch in drain(queue)] == [[(1, 2, 1), (3, 0, 1)], [(3, 1, 1)]]
+
+
+def test_cancelling_all_leaves_nothing() -> None:
+    queue = scheduler()
+    queue.add(arrivals_of({1: [10], 2: [3]}))
+    queue.cancel(np.array([1, 2, 9], np.uint64))
+    assert (queue.num_sequences, queue.num_tokens) == (0, 0)
+    assert queue.next_batch() is None
+
+
+@pytest.mark.parametrize("rows", [[0], [2], [4], [1, 3], [0, 1, 2], [0, 1, 2, 3, 4]])
+def test_taking_rows_out_of_a_batch_leaves_the_others_where_they_were(rows: list[int]) -> None:
+    queue = scheduler()
+    queue.add(arrivals_of({1: [1, 1, 1], 2: [1], 3: [1]}))
+    batch = queue.next_batch()
+    assert batch is not None
+    owners = [(1, 0), (1, 1), (1, 2), (2, 0), (3, 0)]
+    tickets, offsets, counts, arrived = batch.without(np.array(rows))
+    left = [
+        (t, o + i)
+        for t, o, n in zip(tickets.tolist(), offsets.tolist(), counts.tolist(), strict=True)
+        for i in range(n)
+    ]
+    assert left == [owner for row, owner in enumerate(owners) if row not in rows]
+    assert len(arrived) == len(tickets)
+    assert [parts(batch.alone(row)) for row in rows] == [[(*owners[row], 1)] for row in rows]
