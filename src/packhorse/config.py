@@ -31,32 +31,33 @@ def _boolean(text: str) -> bool:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise ValueError("expected a whole number of at least 1")
-    return number
+    return int(text)
 
 
 def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
+    if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
         raise ValueError("expected a port from 0 to 65535")
-    return number
+    return int(text)
 
 
 def _positive_or_auto(text: str) -> int | str:
     return AUTO if text == AUTO else _positive(text)
 
 
-def _seconds(text: str) -> float:
-    number = float(text)
+def _duration(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < 1e9:
-        raise ValueError("expected a number of seconds above 0")
+        raise ValueError("expected a number above 0")
     return number
 
 
-def _milliseconds_or_auto(text: str) -> float | str:
-    return AUTO if text == AUTO else _seconds(text)
+def _duration_or_auto(text: str) -> float | str:
+    return AUTO if text == AUTO else _duration(text)
 
 
 def option(
@@ -129,7 +130,7 @@ class EngineOptions:
     max_batch_time: float | str = option(
         AUTO,
         "Longest predicted time of one batch, in ms. auto: 6 on a GPU, 50 on a CPU.",
-        _milliseconds_or_auto,
+        _duration_or_auto,
     )
     threads: int | str = option(
         AUTO, "Threads of the CPU engine. auto: the container's quota of cores.", _positive_or_auto
@@ -206,6 +207,11 @@ def variables_of(option_field: Field[Any]) -> tuple[str, ...]:
     return (ours, name) if option_field.metadata["tei"] and name != "HOSTNAME" else (ours,)
 
 
+def is_switch(option_field: Field[Any]) -> bool:
+    """Whether the value is true or false, so that the flag alone means true."""
+    return option_field.metadata["parse"] is _boolean
+
+
 def parse_value(option_field: Field[Any], text: str, source: str) -> Any:
     """The value that ``text`` means for this option.
 
@@ -257,7 +263,10 @@ def _read_file(file: Path) -> dict[str, str]:
         group = value if isinstance(value, dict) else {key: value}
         for name, entry in group.items():
             if name not in known or (isinstance(value, dict) and known[name] != key):
-                raise ConfigError(f"config file {file}: {name!r} in {key!r} is not a setting")
+                within = f" in [{key}]" if isinstance(value, dict) else ""
+                raise ConfigError(f"config file {file}: {name!r}{within} is not a setting")
+            if isinstance(entry, (dict, list)):
+                raise ConfigError(f"config file {file}: {name!r} must be a single value")
             values[name] = str(entry).lower() if isinstance(entry, bool) else str(entry)
     return values
 
@@ -274,8 +283,10 @@ def as_dict(config: Config) -> dict[str, dict[str, Any]]:
 def resolve(config: Config, hardware: Hardware) -> Config:
     """The same settings with every "auto" decided for this machine.
 
-    Raises ConfigError when a GPU is asked for by name and there is none.
+    Raises ConfigError when a GPU is asked for by name and there is none, or
+    when a value set in code is none of its choices.
     """
+    _check_choices(config)
     device = _resolve_device(config.model.device, hardware)
     on_gpu = device.startswith("cuda")
     engine = config.engine
@@ -296,6 +307,13 @@ def resolve(config: Config, hardware: Hardware) -> Config:
             ),
         ),
     )
+
+
+def _check_choices(config: Config) -> None:
+    for section, f in options():
+        value, choices = getattr(getattr(config, section), f.name), f.metadata["choices"]
+        if choices and value not in choices:
+            raise ConfigError(f"{f.name}: {value!r} is not one of {', '.join(choices)}")
 
 
 def _or(value: Any, decided: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,8 +42,13 @@ def detect() -> Hardware:
     return Hardware(cpus=available_cpus(), cpu_features=_cpu_features(), gpus=gpus, gpu_fault=fault)
 
 
-def available_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def available_cpus(
+    cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int:
     """Whole cores this process may use: affinity, then the container's quota, rounded down.
+
+    cgroup  where control groups are mounted
+    own     the file that names the groups of this process
 
     Reads cgroup v2 (cpu.max) and v1 (cpu.cfs_quota_us); see the kernel's
     admin-guide/cgroup-v2.rst. A pool sized from the host's cores instead is
@@ -52,34 +58,42 @@ def available_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         cores = len(os.sched_getaffinity(0))
     else:  # macOS has no affinity
         cores = os.cpu_count() or 1
-    quota = _quota_v2(cgroup) or _quota_v1(cgroup / "cpu")
-    return max(1, min(cores, int(quota) if quota else cores))
+    quotas = [_quota_v2(group) for group in _groups(cgroup, own, "")]
+    quotas += [_quota_v1(group) for group in _groups(cgroup / "cpu", own, "cpu")]
+    tightest = min((quota for quota in quotas if quota is not None), default=cores)
+    return max(1, min(cores, int(tightest)))
 
 
-def _quota_v2(cgroup: Path) -> float | None:
-    """The tightest cpu.max from this process's group up to the root, in cores."""
+def _groups(root: Path, own: Path, controller: str) -> list[Path]:
+    """The folders of this process's group and of the groups around it, up to the root.
+
+    ``own`` has lines such as ``4:cpu,cpuacct:/docker/1f2e``, and ``0::/`` for v2.
+    Within a container the path is often the host's, and not there: the root
+    then is the container's own group.
+    """
+    path = ""
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, place = line.split(":", 2)
+            if controller in controllers.split(","):
+                path = place.lstrip("/")
+    inner = root / path
+    return [folder for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
+
+
+def _quota_v2(group: Path) -> float | None:
+    """cpu.max of a group, in cores."""
     try:
-        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-    except OSError:
-        own = "/"
-    folder = cgroup / own.lstrip("/")
-    quotas = []
-    for place in (folder, *folder.parents):
-        try:
-            limit, period = (place / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            limit, period = "max", "1"
-        if limit != "max":
-            quotas.append(int(limit) / int(period))
-        if place == cgroup:
-            break
-    return min(quotas, default=None)
+        limit, period = (group / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None
 
 
-def _quota_v1(cpu: Path) -> float | None:
+def _quota_v1(group: Path) -> float | None:
     try:
-        limit = int((cpu / "cpu.cfs_quota_us").read_text())
-        period = int((cpu / "cpu.cfs_period_us").read_text())
+        limit = int((group / "cpu.cfs_quota_us").read_text())
+        period = int((group / "cpu.cfs_period_us").read_text())
     except (OSError, ValueError):
         return None
     return limit / period if limit > 0 else None

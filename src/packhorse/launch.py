@@ -20,9 +20,16 @@ from typing import BinaryIO
 import msgspec
 
 from packhorse.channel.board import Board
+from packhorse.channel.vitals import WORDS as VITAL_WORDS
 from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.config import Config
+from packhorse.errors import SetupError
 from packhorse.metrics import words
+
+SETUP_FAILED, DEVICE_BROKEN = 2, 3
+"""Exit statuses of a child: it cannot start, the reason is on stderr; its device must be reset."""
+
+SLOT_WORDS = words() + VITAL_WORDS
 
 _LENGTH = struct.Struct("!I")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -65,7 +72,7 @@ class Launch:
 
     def board(self) -> Board:
         """The shared board."""
-        return Board(self.board_fd, self.slots, words())
+        return Board(self.board_fd, self.slots, SLOT_WORDS)
 
     def report(self, word: str) -> None:
         """Tell the supervisor; it may be gone."""
@@ -99,6 +106,12 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before that
         sys.exit(1)
+
+
+def complain(error: SetupError) -> int:
+    """Say on stderr why this child cannot start; returns its exit status."""
+    print(f"packhorse: error: {error}", file=sys.stderr)
+    return SETUP_FAILED
 
 
 def name_process(title: str) -> None:

@@ -134,16 +134,17 @@ def pair_layout(tokenizer: tokenizers.Tokenizer) -> PairLayout | None:
     parts = _parts(encoding.ids, encoding.sequence_ids)
     if parts is None or len(parts) != 3:
         return None
+    before, between, after = parts
     types = encoding.type_ids
     if not any(types):
-        return PairLayout(*parts, None)
+        return PairLayout(before, between, after, first_segment_tail=None)
     second_segment = types.index(1) if 1 in types else len(types)
-    after_first = len(parts[0]) + len(tokenizer.encode(probe, add_special_tokens=False).ids)
+    after_first = len(before) + len(tokenizer.encode(probe, add_special_tokens=False).ids)
     tail = second_segment - after_first
     rising = types == [0] * second_segment + [1] * (len(types) - second_segment)
-    if not rising or not 0 <= tail <= len(parts[1]):
+    if not rising or not 0 <= tail <= len(between):
         return None
-    return PairLayout(*parts, tail)
+    return PairLayout(before, between, after, first_segment_tail=tail)
 
 
 def _probe(tokenizer: tokenizers.Tokenizer) -> str:

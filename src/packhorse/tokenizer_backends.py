@@ -9,9 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import tokenizers
@@ -27,8 +26,7 @@ BackendChoice = Literal["auto", "nanotoken", "tokenizers"]
 _IMPORTED_IN = os.getpid()
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Ids of N texts: row i is ids[bounds[i]:bounds[i+1]]; int32 (T,) and int32 (N+1,)."""
 
     ids: Int32Array
@@ -37,7 +35,7 @@ class Rows:
     @property
     def lengths(self) -> Int32Array:
         """int32 (N,): ids in each row."""
-        return np.diff(self.bounds)
+        return self.bounds[1:] - self.bounds[:-1]  # a third of the time of np.diff, for one text
 
     def replaced(self, places: NDArray[np.intp], others: Rows) -> Rows:
         """These rows, but those at ``places``, intp (M,), are the M others in their order."""

@@ -55,15 +55,15 @@ class Reader:
 
     def rows(
         self, backend: Backend, texts: list[str], special: bool, enough: int, direction: Direction
-    ) -> tuple[Rows, BoolArray]:
+    ) -> tuple[Rows, BoolArray | None]:
         """Ids of each text, or of so much of it that they are more than ``enough``.
 
-        The second result, bool (N,), says which texts were read whole. Raises
-        LibraryFaultError as ``rows_of`` does.
+        The second result, bool (N,), says which texts were read whole; None
+        means all. Raises LibraryFaultError as ``rows_of`` does.
         """
         characters = max(_FEWEST_CHARACTERS, _CHARACTERS_PER_TOKEN * enough)
         if self._cuts is None or max(map(len, texts), default=0) <= 2 * characters:
-            return rows_of(backend, texts, special), np.ones(len(texts), np.bool_)
+            return rows_of(backend, texts, special), None
         if first_unreadable(texts) is not None:  # it may stand in what would not be read
             raise LibraryFaultError("a text is not Unicode")
         return self._growing_rows(backend, texts, special, enough, direction, characters)
@@ -101,7 +101,7 @@ class Reader:
         while True:
             parts, whole = self._shortened(pair, characters, direction)
             first, second = rows_of(backend, parts, False).lengths.tolist()
-            if whole[0] and (first <= second or whole[1]) or whole[1] and second < first:
+            if whole[1] if second < first else whole[0]:
                 return first, second
             characters *= _GROWTH
 
@@ -121,7 +121,7 @@ def first_unreadable(inputs: Sequence[TextOrPair]) -> int | None:
     for i, each in enumerate(inputs):
         for text in (each,) if isinstance(each, str) else each:
             try:
-                _ = text.isascii() or text.encode()
+                _ = text.isascii() or text.encode("utf-16-le")  # the codec that is fastest at it
             except UnicodeEncodeError:
                 return i
     return None

@@ -91,15 +91,15 @@ def _layer_norm(
 ):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
-    inside = ((columns < HIDDEN) | (HIDDEN == BLOCK))[None, :]
+    inside = (columns < HIDDEN) | (HIDDEN == BLOCK)
     # Rows past the last compute the last again and are not stored: loads need no row mask.
     source = tl.minimum(rows, num_rows - 1)[:, None]
-    h = tl.load(x + source * x_stride + columns[None, :], inside, 0.0).to(tl.float32)
+    h = tl.load(x + source * x_stride + columns[None, :], inside[None, :], 0.0).to(tl.float32)
     if residual is not None:
-        skip = tl.load(residual + source * residual_stride + columns[None, :], inside, 0.0)
-        h += skip.to(tl.float32)
+        place = residual + source * residual_stride + columns[None, :]
+        h += tl.load(place, inside[None, :], 0.0).to(tl.float32)
     if bias is not None:
-        h += tl.load(bias + columns, inside.reshape(BLOCK), 0.0).to(tl.float32)[None, :]
+        h += tl.load(bias + columns, inside, 0.0).to(tl.float32)[None, :]
     y = normalise(h, gamma, beta, eps, HIDDEN, BLOCK).to(out.dtype.element_ty)
     target = out + rows[:, None] * out_stride + columns[None, :]
-    tl.store(target, y, inside & (rows < num_rows)[:, None])
+    tl.store(target, y, (rows < num_rows)[:, None] & inside[None, :])

@@ -77,7 +77,7 @@ def _gelu(x, EXACT: tl.constexpr):
     p = p * z - 4.58464384e-01
     p = p * z - 1.15125108e00
     p = p * z - 9.99995291e-01
-    return tl.where(x < 0, 0.0, x) - z * tl.exp2(p)
+    return tl.maximum(x, 0.0) - z * tl.exp2(p)  # a NaN is kept by the second term
 
 
 @triton.jit

@@ -87,13 +87,19 @@ class PackedEncoder:
         """Logits, float32 (N, labels), of a packed row of int32 ids (T,)."""
         return self.tail(*self.trunk(input_ids, layout), layout)
 
+    # In the three functions below no large intermediate outlives its last use: the memory of the
+    # queries, keys and values is that of the inner activations a moment later.
+
     def _layer(
         self, layer: EncoderLayer, hidden: Tensor, layout: Layout, out: Tensor | None
     ) -> Tensor:
         assert layer.qkv is not None
-        qkv = self.backend.dense(hidden, layer.qkv)
-        attended = self.backend.attention(qkv, layout, self.num_heads)
-        return self._after_attention(layer, attended, hidden, out)
+        return self._after_attention(
+            layer,
+            self.backend.attention(self.backend.dense(hidden, layer.qkv), layout, self.num_heads),
+            hidden,
+            out,
+        )
 
     def _last_layer(self, first: Tensor, key_value: Tensor, layout: Layout) -> Tensor:
         layer = self.layers[-1]
@@ -108,6 +114,7 @@ class PackedEncoder:
         hidden = self.backend.dense_residual_norm(
             attended, layer.attention_output, residual, layer.attention_norm
         )
+        del attended
         inner = self.backend.dense_activation(hidden, layer.mlp_in, self.activation)
         return self.backend.dense_residual_norm(
             inner, layer.mlp_out, hidden, layer.mlp_norm, out=out

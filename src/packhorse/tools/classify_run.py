@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import packhorse
 from packhorse.checkpoint import Checkpoint, load_checkpoint
-from packhorse.config import AUTO, Config, resolve
+from packhorse.config import Config, resolve
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.tools.bad_row_log import BadRowLog
@@ -31,7 +32,10 @@ from packhorse.tools.table_files.formats import Format
 from packhorse.tools.table_files.lines import STDIN
 from packhorse.tools.table_files.opening import Columns, Input, make_writer, open_reader
 from packhorse.tools.table_files.parquet_rows import ParquetWriter
-from packhorse.tools.table_files.rows import Place, RowReader, RowWriter
+from packhorse.tools.table_files.rows import Place, RowBatch, RowReader, RowWriter
+
+if TYPE_CHECKING:
+    from packhorse import Encoder
 
 _BATCH_ROWS = {"cpu": 512, "cuda": 8192}
 """Rows at once: seconds of a CPU's work, tens of milliseconds of a GPU's."""
@@ -80,37 +84,207 @@ def classify_file(run: Run, config: Config) -> Counts:
         stack.callback(reader.close)
         checkpoint = _checkpoint_of(config)
         writer = make_writer(run.source, reader, run.columns, run.target, checkpoint.labels)
-        size = run.batch or _BATCH_ROWS[config.model.device.partition(":")[0]]
-        state = _state(run, _identity(run, config, checkpoint, size))
+        batch_rows = run.batch or _BATCH_ROWS[config.model.device.partition(":")[0]]
+        state = _state(run, _identity(run, config, checkpoint, batch_rows))
         progress = Progress(state.counts.rows + state.counts.skipped, run.quiet)
         stack.callback(progress.close)
-        if is_finished(Path(run.out), state):
+        if run.out != STDIN and is_finished(Path(run.out), state):
             progress.note(f"{run.out} was finished by an earlier run")
             forget(Path(run.out))
             return state.counts
         output = _output(run, state)
         stack.callback(output.close)
-        sink = _Sink(reader, writer, output, state, progress, _bad_row_log(run, progress))
-        sink.begin()
-        _score_all(run, config, checkpoint, reader.batches(size), sink)
+        sink = _Sink(reader, writer, output, state.counts, progress, _bad_row_log(run, progress))
+        if not state.is_new:
+            progress.note(f"going on after {run.source.unit} {state.after.number:,}")
+            reader.go_to(state.after)
+        else:
+            output.write(writer.header())
+        _score_all(run, config, checkpoint, reader.batches(batch_rows), sink)
         sink.finish()
-    progress.summarise(sink.counts, run.source.name)
-    return sink.counts
+        progress.close()
+        progress.summarise(sink.counts, run.source.name)
+        return sink.counts
 
 
 def _check_paths(run: Run) -> None:
-    """Raise ConfigError unless the input is there and the output may be written."""
-    if run.source.path != STDIN and not Path(run.source.path).exists():
-        raise ConfigError(f"{run.source.path} does not exist")
-    if run.source.path != STDIN and Path(run.source.path).is_dir():
-        raise ConfigError(f"{run.source.path} is a folder")
+    """Raise ConfigError unless the input is a file and the output can be one beside it."""
+    source, out = Path(run.source.path), Path(run.out)
+    if run.source.path != STDIN and not source.is_file():
+        # Not every input that can be read is a regular file: <(…) is a pipe.
+        if not source.exists() or source.is_dir():
+            raise ConfigError(f"{source} {'is a folder' if source.is_dir() else 'does not exist'}")
+        if run.source.format is Format.PARQUET:
+            raise ConfigError(f"{source} is not a regular file, which Parquet must be")
     if run.out == STDIN:
         return
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder")
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out.parent} is not a folder, so {out.name} cannot be written there")
+    if run.source.path != STDIN and source.resolve() in map(Path.resolve, files_of(out)):
+        raise ConfigError(f"{source} is the input; writing {out} would overwrite it")
+
+
+def _checkpoint_of(config: Config) -> Checkpoint:
+    model = config.model
+    return load_checkpoint(
+        model.model_id,
+        revision=model.revision,
+        token=model.hf_token,
+        offline=model.offline,
+        cache_dir=model.huggingface_hub_cache,
+    )
+
+
+def _identity(run: Run, config: Config, checkpoint: Checkpoint, batch_rows: int) -> dict[str, Any]:
+    """Everything that the bytes of the output depend on."""
+    if not run.keeps_state:
+        return {}
+    return {
+        "packhorse": packhorse.__version__,
+        "input": identity_of_input(Path(run.source.path)),
+        "model": identity_of_model(checkpoint),
+        "option": {
+            "format": [run.source.format, run.source.delimiter, run.source.quoted],
+            "output format": run.target,
+            "columns": [*run.columns.texts, run.columns.label, run.columns.score],
+            "batch": batch_rows,
+            "device": config.model.device,
+            "dtype": config.model.dtype,
+            "tokenizer": config.model.tokenizer,
+            "max batch tokens": config.engine.max_batch_tokens,
+            **asdict(run.scoring),
+        },
+    }
+
+
+def _state(run: Run, identity: dict[str, Any]) -> RunState:
+    """Where to begin: where an interrupted run stopped, or at the start.
+
+    Raises SetupError when an output is there that may not be replaced.
+    """
     out = Path(run.out)
-    if out.is_dir() or not out.parent.is_dir():
-        fault = "is a folder" if out.is_dir() else f"cannot be made: {out.parent} is no folder"
-        raise ConfigError(f"{out} {fault}")
-    source = Path(run.source.path).resolve()
-    if run.source.path != STDIN and source in (path.resolve() for path in files_of(out)):
-        raise ConfigError(f"{run.source.path} is the input, and would be overwritten for {out}")
-    ...
+    earlier = None
+    if run.out != STDIN and run.resume and not run.restart:
+        earlier = earlier_state(out, identity)
+    if earlier is None and run.out != STDIN and out.exists() and not run.overwrite:
+        raise ConfigError(f"{out} exists; replace it with --overwrite, or choose another -o")
+    return earlier or RunState(identity)
+
+
+def _output(run: Run, state: RunState) -> Output:
+    if run.out == STDIN:
+        return StandardOutput()
+    return PartialOutput(Path(run.out), state, run.keeps_state)
+
+
+def _bad_row_log(run: Run, progress: Progress) -> BadRowLog:
+    listed = None if run.out == STDIN else errors_path(Path(run.out))
+    return BadRowLog(run.source.unit, progress.tell, listed)
+
+
+def _score_all(
+    run: Run,
+    config: Config,
+    checkpoint: Checkpoint,
+    batches: Iterator[RowBatch],
+    sink: _Sink,
+) -> None:
+    """Load the model and take every batch through it, in order.
+
+    The model runs in this thread; reading, tokenising and writing have their own.
+    """
+    read = prefetched(batches)
+    with closing(read):
+        model = _load(config, checkpoint)
+        sink.progress.start(f"{checkpoint.model_id} on {model.info['device']}")
+        scorer = RowScorer(model, checkpoint, run.scoring)
+        try:
+            with (
+                sink,
+                closing(prefetched(scorer.encoded(read))) as encoded,
+                Behind(sink.take) as behind,
+            ):
+                for batch in encoded:
+                    behind.put(scorer.score(batch))
+        except KeyboardInterrupt:
+            # At once: closing would wait for the batch that the model is working on.
+            if run.keeps_state:
+                sink.progress.tell("what is done is kept: the same command goes on from there")
+            raise
+        except BaseException:
+            model.close()
+            raise
+        model.close()
+
+
+def _load(config: Config, checkpoint: Checkpoint) -> Encoder:
+    """The library's encoder: importing it imports torch."""
+    from packhorse import Encoder
+
+    return Encoder(
+        checkpoint.folder,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        tokenizer=config.model.tokenizer,
+        threads=int(config.engine.threads),
+        max_batch_tokens=int(config.engine.max_batch_tokens),
+    )
+
+
+class _Sink:
+    """Takes scored batches to the output, and commits when there is nothing else to write.
+
+    On a CPU that is after each batch. Where batches come faster than the disk
+    can confirm them, one commit covers several.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        writer: RowWriter,
+        output: Output,
+        counts: Counts,
+        progress: Progress,
+        bad_rows: BadRowLog,
+    ) -> None:
+        self.counts = counts
+        self.progress = progress
+        self._reader = reader
+        self._writer = writer
+        self._output = output
+        self._bad_rows = bad_rows
+        self._after: Place | None = None
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Commit what is whole, also after an error or an interruption."""
+        self._commit()
+        self._bad_rows.close()
+
+    def take(self, scored: Scored, more_waiting: bool) -> None:
+        batch = scored.batch
+        self._after = None  # should writing fail half-way, nothing is committed any more
+        if batch.rows:
+            self._output.write(self._writer.encode(batch, scored.ranking))
+        if batch.bad:
+            self._output.write_errors(self._bad_rows.add(batch.bad))
+        self.counts.rows += len(batch.rows)
+        self.counts.skipped += len(batch.bad)
+        self.counts.truncated += scored.truncated
+        self._after = batch.after
+        if not more_waiting:
+            self._commit()
+        self.progress.advance(self.counts, self._reader.fraction())
+
+    def finish(self) -> None:
+        """Give the output its name."""
+        pour = self._writer.pour if isinstance(self._writer, ParquetWriter) else None
+        self._output.finish(pour)
+
+    def _commit(self) -> None:
+        if self._after is not None:
+            self._output.commit(self._after, self.counts)

@@ -14,6 +14,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -56,6 +57,12 @@ def errors_path(out: Path) -> Path:
     return added_to(out, ".errors.jsonl")
 
 
+def files_of(out: Path) -> list[Path]:
+    """Every file that may be written for OUT."""
+    suffixes = (".partial", ".partial.json", ".partial.json.new", ".whole")
+    return [out, errors_path(out), *(added_to(out, suffix) for suffix in suffixes)]
+
+
 class PartialOutput:
     """An output file that appears when it is whole.
 
@@ -70,6 +77,8 @@ class PartialOutput:
         self._state = state
         self._keeps = keeps
         self._file = _open_at(self._partial, state.output_bytes)
+        if state.is_new:
+            self._state_path.unlink(missing_ok=True)  # of an earlier run; now that we have the lock
         self._errors: BinaryIO | None = None
         if state.error_bytes:
             self._errors = _open_at(errors_path(out), state.error_bytes)
@@ -104,9 +113,12 @@ class PartialOutput:
         self._state_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        self._file.close()
+        # What matters was committed; bytes that a full disk did not take fail once more here.
+        with suppress(OSError):
+            self._file.close()
         if self._errors is not None:
-            self._errors.close()
+            with suppress(OSError):
+                self._errors.close()
 
     def _commit(self) -> None:
         self._state.output_bytes = _synced(self._file)
@@ -167,9 +179,8 @@ def is_finished(out: Path, state: RunState) -> bool:
 
 
 def forget(out: Path) -> None:
-    """Delete what an interrupted run left."""
-    for suffix in (".partial.json", ".partial", ".whole"):
-        added_to(out, suffix).unlink(missing_ok=True)
+    """Delete the state of a finished run."""
+    added_to(out, ".partial.json").unlink(missing_ok=True)
 
 
 def _open_at(path: Path, offset: int) -> BinaryIO:

@@ -22,8 +22,9 @@ class Progress:
         self._started = time.monotonic()
         self._bar: Any = None
 
-    def start(self) -> None:
-        """The model is ready: the clock runs from here."""
+    def start(self, message: str) -> None:
+        """The model is ready, as ``message`` says: the clock runs from here."""
+        self.note(message)
         self._started = time.monotonic()
         if not self._quiet and sys.stderr.isatty():
             from tqdm import tqdm

@@ -42,6 +42,11 @@ class RunState(msgspec.Struct):
     error_bytes: int = 0
     complete: bool = False
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been committed yet."""
+        return self.after == Place()
+
 
 def load_state(path: Path) -> RunState | None:
     """The state in a file, None if there is no such file.

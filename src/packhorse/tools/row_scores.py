@@ -32,10 +32,11 @@ class Model(Protocol):
 class Scoring:
     """How texts become labels.
 
-    ranks  how many labels a row gets, best first
+    top_k      how many labels a row gets, best first; None for all
+    direction  the side that is cut off a text that is too long
     """
 
-    ranks: int
+    top_k: int | None = 1
     raw_scores: bool = False
     truncate: bool = True
     direction: Direction = "right"
@@ -138,10 +139,10 @@ class RowScorer:
         scores = logits
         if not self._scoring.raw_scores and len(logits):
             scores = scores_of(logits, self._problem_type)
-        if self._scoring.ranks == 1:
+        if self._scoring.top_k == 1:
             order = scores.argmax(axis=1)[:, np.newaxis]
         else:
-            order = np.argsort(-scores, axis=1, kind="stable")[:, : self._scoring.ranks]
+            order = np.argsort(-scores, axis=1, kind="stable")[:, : self._scoring.top_k]
         return Ranking(order, np.take_along_axis(scores, order, axis=1))
 
 

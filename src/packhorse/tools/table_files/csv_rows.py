@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from packhorse.errors import ConfigError, SetupError
+from packhorse.tools.table_files.line_rows import LineRowReader
 from packhorse.tools.table_files.lines import MAX_LINE_BYTES, Line, LineReader, LongLine
 from packhorse.tools.table_files.rows import (
     BadRow,
     BadRowError,
-    Place,
     Ranking,
-    Row,
     RowBatch,
-    in_batches,
     listed_columns,
     score_texts,
 )
@@ -31,7 +29,7 @@ class Dialect:
     quoted: bool = True
 
 
-class CsvReader:
+class CsvReader(LineRowReader):
     """Yields the records after the header line.
 
     A record that breaks the quoting rules costs its first line alone: reading
@@ -39,29 +37,28 @@ class CsvReader:
     rows up to the next one.
     """
 
-    rows_known = None
-
     def __init__(
         self, lines: LineReader, name: str, dialect: Dialect, text_columns: Sequence[str]
     ) -> None:
-        self._lines = lines
+        super().__init__(lines)
         self._dialect = dialect
         self._record = _RecordLines(lines)
         self._fields = self._new_reader()
         self.columns = self._read_header(name)
         self._texts = [_position(column, self.columns, name) for column in text_columns]
 
-    def batches(self, size: int) -> Iterator[RowBatch]:
-        return in_batches(self._rows(), self._lines.place, size)
-
-    def fraction(self) -> float | None:
-        return self._lines.fraction()
-
-    def close(self) -> None:
-        self._lines.close()
-
-    def go_to(self, place: Place) -> None:
-        self._lines.go_to(place)
+    def read_row(self, batch: RowBatch) -> bool:
+        number = self.lines.number + 1
+        try:
+            fields = self._next_record()
+            if fields is None:
+                return False
+            if not fields and len(self.columns) > 1:
+                return True  # an empty line separates nothing
+            self._add(batch, number, fields)
+        except BadRowError as error:
+            batch.bad.append(BadRow(number, str(error)))
+        return True
 
     def _new_reader(self) -> Iterator[list[str]]:
         csv.field_size_limit(MAX_LINE_BYTES)
@@ -80,27 +77,13 @@ class CsvReader:
             raise SetupError(f"{name} has no header line with the names of its columns")
         return header
 
-    def _rows(self) -> Iterator[tuple[Row | BadRow, Place]]:
-        while True:
-            number = self._lines.number + 1
-            try:
-                fields = self._next_record()
-                if fields is None:
-                    return
-                row = self._row(number, fields)
-            except BadRowError as error:
-                yield BadRow(number, str(error)), self._lines.place
-            else:
-                if row is not None:
-                    yield row, self._lines.place
-
     def _next_record(self) -> list[str] | None:
         """The fields of the next record, [] for an empty line, None at the end."""
         self._record.start()
         try:
             fields = next(self._fields, None)
         except (csv.Error, BadRowError) as error:
-            self._lines.give_back(self._record.taken[1:])
+            self.lines.give_back(self._record.taken[1:])
             self._fields = self._new_reader()
             # csv's own messages go on with advice on Python's open().
             raise BadRowError(str(error).partition(" - ")[0]) from None
@@ -108,16 +91,15 @@ class CsvReader:
             raise BadRowError(self._record.fault)
         return fields
 
-    def _row(self, number: int, fields: list[str]) -> Row | None:
-        if not fields:
-            # An empty line is the one empty field of a single column; else it separates nothing.
-            if len(self.columns) > 1:
-                return None
-            fields = [""]
+    def _add(self, batch: RowBatch, number: int, fields: list[str]) -> None:
+        fields = fields or [""]  # an empty line is the one empty field of a single column
         if len(fields) != len(self.columns):
-            raise BadRowError(f"{len(fields)} columns instead of {len(self.columns)}")
-        texts = [fields[position] for position in self._texts]
-        return Row(number, texts[0] if len(texts) == 1 else (texts[0], texts[1]), fields)
+            raise BadRowError(f"number of fields: {len(fields)} instead of {len(self.columns)}")
+        text = fields[self._texts[0]]
+        if len(self._texts) == 1:
+            batch.add(number, text, fields)
+        else:
+            batch.add(number, (text, fields[self._texts[1]]), fields)
 
 
 class _RecordLines:
@@ -183,8 +165,8 @@ class CsvWriter:
     def encode(self, batch: RowBatch, ranking: Ranking) -> bytes:
         scores = iter(score_texts(ranking.scores))
         records = []
-        for row, best in zip(batch.rows, ranking.order.tolist(), strict=True):
-            record = list(row.kept)
+        for fields, best in zip(batch.kept, ranking.order.tolist(), strict=True):
+            record = [*fields]
             for label in best:
                 record += (self._labels[label], next(scores))
             records.append(record)

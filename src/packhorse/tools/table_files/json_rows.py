@@ -30,84 +30,58 @@ _KINDS = {
 }
 
 
-class JsonReader:
-    """Yields the objects of the lines. Lines of white space alone separate nothing and are passed.
+class JsonReader(LineRowReader):
+    """The objects of the lines. Lines of white space alone separate nothing and are passed.
 
     added  columns that will be added: a row must not have them already
     """
 
-    rows_known = None
-
     def __init__(
         self, lines: LineReader, name: str, text_columns: Sequence[str], added: Sequence[str]
     ) -> None:
-        self._lines = lines
+        super().__init__(lines)
         self._name = name
-        self._text_columns = text_columns
+        self._decode = msgspec.json.Decoder(_fields_read(text_columns, added)).decode
         self._added = added
-        self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-        self.columns: list[str] = []
+        self._has_pair = len(text_columns) > 1
 
-    def go_to(self, place: Place) -> None:
-        self._lines.go_to(place)
-
-    def batches(self, size: int) -> Iterator[RowBatch]:
-        return in_batches(self._rows(), self._lines.place, size)
-
-    def fraction(self) -> float | None:
-        return self._lines.fraction()
-
-    def close(self) -> None:
-        self._lines.close()
-
-    def _rows(self) -> Iterator[tuple[Row | BadRow, Place]]:
-        while (line := self._lines.next_line()) is not None:
-            number = self._lines.number
-            try:
-                text = decoded(line).strip(" \t\r")
-                if not text:
-                    continue
-                row = self._row(number, text)
-            except BadRowError as error:
-                yield BadRow(number, str(error)), self._lines.place
-            else:
-                yield row, self._lines.place
-
-    def _row(self, number: int, line: str) -> Row:
-        fields = self._parsed(line)
-        for column in self._added:
-            if column in fields:
-                self._refuse(column, number)
-        texts = [_string(fields, column) for column in self._text_columns]
-        return Row(number, texts[0] if len(texts) == 1 else (texts[0], texts[1]), line)
-
-    def _parsed(self, line: str) -> Mapping[str, msgspec.Raw]:
-        if not line.startswith("{"):
-            raise BadRowError("not a JSON object")
+    def read_row(self, batch: RowBatch) -> bool:
+        line = self.lines.next_line()
+        if line is None:
+            return False
         try:
-            return self._decode(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadRowError(f"invalid JSON: {error}") from None
+            line = checked(line).strip(b" \t\r")
+            if line:
+                self._add(batch, line)
+        except BadRowError as error:
+            batch.bad.append(BadRow(self.lines.number, str(error)))
+        return True
 
-    def _refuse(self, column: str, number: int) -> None:
+    def _add(self, batch: RowBatch, line: bytes) -> None:
+        try:
+            text, pair, *added = msgspec.structs.astuple(self._decode(line))
+        except (msgspec.DecodeError, RecursionError) as error:
+            # msgspec names the column and the kinds of values, never a value.
+            raise BadRowError(f"invalid JSON: {error}") from None
+        for column, value in zip(self._added, added, strict=True):
+            if value is not msgspec.UNSET:
+                self._refuse(column)
+        batch.add(self.lines.number, (text, pair) if self._has_pair else text, line)
+
+    def _refuse(self, column: str) -> None:
         """A clash in the first line is most likely one in all lines."""
-        if number == 1:
+        if self.lines.number == 1:
             raise ConfigError(taken(self._name, column))
         raise BadRowError(f"it already has a column {column!r}")
 
 
-def _string(fields: Mapping[str, msgspec.Raw], column: str) -> str:
-    if column not in fields:
-        raise BadRowError(f"it has no column {column!r}")
-    raw = fields[column]
-    first = bytes(memoryview(raw)[:1]).decode()
-    if first != '"':
-        kind = _KINDS.get(first, "a number")
-        raise BadRowError(f"column {column!r} is {kind} instead of a string")
-    try:
-        return msgspec.json.decode(raw, type=str)
-    except msgspec.DecodeError as error:
-        raise BadRowError(f"invalid JSON in column {column!r}: {error}") from None
+def _fields_read(text_columns: Sequence[str], added: Sequence[str]) -> type[msgspec.Struct]:
+    """What of an object is looked at: the text, its pair, and the columns that must not be there.
+
+    The rest of the object is checked to be JSON and passed over.
+    """
+    fields: list[Any] = [("text", str), ("pair", str)] if len(text_columns) > 1 else [("text", str), ("pair", None, None)]
+    ...
 
 
 def taken(name: str, column: str) -> str:

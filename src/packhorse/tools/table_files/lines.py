@@ -65,13 +65,26 @@ class LineReader:
 
         Raises SetupError when the file cannot be read any further.
         """
-        line = self._returned.popleft() if self._returned else self._read()
-        if line is None:
-            return None
-        first = self._offset == 0
+        if self._returned:
+            line = self._returned.popleft()
+        else:
+            try:
+                line = self._stream.readline(MAX_LINE_BYTES + 1)
+                if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+                    line = self._skip_rest(len(line))
+            except (OSError, EOFError, zlib.error) as error:
+                reason = f"{self._path} cannot be read after line {self._number}: {error}"
+                raise SetupError(reason) from None
+            if not line:
+                self._ended = True
+                return None
+        if not self._offset:
+            self._offset = len(line)
+            self._number = 1
+            return _without_bom(line, self._path)
         self._offset += len(line)
         self._number += 1
-        return _without_bom(line, self._path) if first else line
+        return line
 
     def give_back(self, lines: list[Line]) -> None:
         """Undo the reading of the last lines. The first line of the file cannot be given back."""
@@ -98,20 +111,6 @@ class LineReader:
         self._stream.close()
         self._raw.close()
 
-    def _read(self) -> Line | None:
-        try:
-            line = self._stream.readline(MAX_LINE_BYTES + 1)
-            if not line:
-                self._ended = True
-                return None
-            if len(line) <= MAX_LINE_BYTES or line.endswith(b"\n"):
-                return line
-            return self._skip_rest(len(line))
-        except (OSError, EOFError, zlib.error) as error:
-            raise SetupError(
-                f"{self._path} cannot be read after line {self._number}: {error}"
-            ) from None
-
     def _skip_rest(self, length: int) -> LongLine:
         while part := self._stream.readline(_SKIPPED_AT_ONCE):
             length += len(part)
@@ -128,7 +127,7 @@ def _open(path: str) -> BinaryIO:
 
 def _decompressed(raw: BinaryIO) -> BinaryIO:
     # Buffered again: GzipFile.readline is written in Python.
-    return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 1 << 16)  # type: ignore[arg-type]
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 1 << 16)
 
 
 def _without_bom(line: Line, path: str) -> Line:
@@ -139,15 +138,16 @@ def _without_bom(line: Line, path: str) -> Line:
     return line.removeprefix(_UTF8_BOM)
 
 
-def decoded(line: Line) -> str:
-    """The text of a line without its end.
+def checked(line: Line) -> bytes:
+    """The line without its end.
 
     Raises BadRowError for a line that is too long or not UTF-8.
     """
     if isinstance(line, LongLine):
         raise BadRowError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRowError(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
-    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
+    if not line.isascii():
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadRowError(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
+    return line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")

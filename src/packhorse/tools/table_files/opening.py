@@ -19,20 +19,25 @@ from packhorse.tools.table_files.text_rows import TextReader
 class Columns:
     """Names of columns: of the text (and its pair) in the input, of what is added in the output.
 
-    several  whether more than the best label is written
+    top_k  how many labels a row gets; None for all
     """
 
     texts: tuple[str, ...]
     label: str
     score: str
-    several: bool = False
+    top_k: int | None = 1
 
-    def added(self, target: Format, ranks: int) -> list[str]:
+    @property
+    def several(self) -> bool:
+        """Whether a row gets a list of labels."""
+        return self.top_k != 1
+
+    def added(self, target: Format, num_labels: int = 1) -> list[str]:
         """What is added to each row. CSV has no lists: label_1, score_1, label_2, …"""
-        if not self.several or target in (Format.JSONL, Format.PARQUET):
+        if not self.several or target in LISTS:
             return [self.label, self.score]
-        ranked = range(1, ranks + 1)
-        return [f"{name}_{rank}" for rank in ranked for name in (self.label, self.score)]
+        ranks = range(1, min(self.top_k or num_labels, num_labels) + 1)
+        return [f"{name}_{rank}" for rank in ranks for name in (self.label, self.score)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,11 @@ class Input:
     format: Format
     delimiter: str | None = None
     quoted: bool = True
+
+    @property
+    def unit(self) -> str:
+        """What the number of a row counts."""
+        return "row" if self.format is Format.PARQUET else "line"
 
     @property
     def name(self) -> str:
@@ -56,6 +66,9 @@ class Input:
         return Dialect(_DELIMITERS[target])
 
 
+LISTS = (Format.JSONL, Format.PARQUET)
+"""Formats that have lists, and names that must differ."""
+
 _DELIMITERS = {Format.CSV: ",", Format.TSV: "\t"}
 
 
@@ -65,7 +78,7 @@ def open_reader(source: Input, columns: Columns, target: Format) -> RowReader:
     Raises SetupError where they do not, or the file cannot be opened.
     """
     if source.format is Format.PARQUET:
-        return ParquetReader(source.path, columns.texts, columns.added(target, 1))
+        return ParquetReader(source.path, columns.texts, columns.added(target))
     lines = LineReader(source.path)
     try:
         reader = _line_reader(lines, source, columns, target)
@@ -76,40 +89,32 @@ def open_reader(source: Input, columns: Columns, target: Format) -> RowReader:
     return reader
 
 
-def _line_reader(
-    lines: LineReader, source: Input, columns: Columns, target: Format
-) -> TextReader | CsvReader | JsonReader:
+def _line_reader(lines: LineReader, source: Input, columns: Columns, target: Format) -> RowReader:
     if source.format is Format.TEXT:
         if len(columns.texts) > 1:
             raise ConfigError("a text file has one text a line; --pair-column needs a table")
         return TextReader(lines, columns.texts[0])
     if source.format is Format.JSONL:
-        return JsonReader(lines, source.name, columns.texts, columns.added(target, 1))
+        return JsonReader(lines, source.name, columns.texts, columns.added(target))
     return CsvReader(lines, source.name, source.dialect(), columns.texts)
 
 
 def _check_added(reader: RowReader, name: str, columns: Columns, target: Format) -> None:
-    for column in columns.added(target, 1):
+    for column in columns.added(target):
         if column in reader.columns:
             raise ConfigError(taken(name, column))
-    by_name = target in (Format.JSONL, Format.PARQUET)
-    if by_name and len(set(reader.columns)) < len(reader.columns):
+    if target in LISTS and len(set(reader.columns)) < len(reader.columns):
         raise ConfigError(f"{name} has two columns of the same name, which {target} cannot have")
 
 
 def make_writer(
-    source: Input,
-    reader: RowReader,
-    columns: Columns,
-    target: Format,
-    labels: Sequence[str],
-    ranks: int,
+    source: Input, reader: RowReader, columns: Columns, target: Format, labels: Sequence[str]
 ) -> RowWriter:
-    """The writer of rows of ``source`` with the best ``ranks`` of ``labels``.
+    """The writer of the reader's rows with their best labels.
 
     Raises ConfigError where a column that is added is there already.
     """
-    added = columns.added(target, ranks)
+    added = columns.added(target, len(labels))
     for column in added:
         if column in reader.columns:
             raise ConfigError(taken(source.name, column))

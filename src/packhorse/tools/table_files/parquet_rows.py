@@ -59,7 +59,6 @@ class ParquetReader:
             raise SetupError(f"{path} cannot be read as Parquet: {error}") from None
         self.schema = self._file.schema_arrow
         self.columns: list[str] = list(self.schema.names)
-        self.rows_known: int | None = self._file.metadata.num_rows
         self._text_columns = text_columns
         self._next = 0
         try:
@@ -72,7 +71,8 @@ class ParquetReader:
         self._next = place.offset
 
     def fraction(self) -> float | None:
-        return self._next / self.rows_known if self.rows_known else None
+        rows = self._file.metadata.num_rows
+        return self._next / rows if rows else None
 
     def close(self) -> None:
         self._file.close()

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from packhorse.tools.table_files.line_rows import LineRowReader
+from packhorse.tools.table_files.lines import LineReader, checked
+from packhorse.tools.table_files.rows import BadRow, BadRowError, RowBatch
 
-from packhorse.tools.table_files.lines import LineReader, decoded
-from packhorse.tools.table_files.rows import BadRow, BadRowError, Place, Row, RowBatch, in_batches
 
-
-class TextReader:
-    """Yields every line as a row with one field."""
-
-    rows_known = None
+class TextReader(LineRowReader):
+    """Every line is a row with one field."""
 
     def __init__(self, lines: LineReader, column: str) -> None:
-        self._lines = lines
+        super().__init__(lines)
         self.columns = [column]
 
-    def batches(self, size: int) -> Iterator[RowBatch]:
-        return in_batches(self._rows(), self._lines.place, size)
-
-    def go_to(self, place: Place) -> None:
-        self._lines.go_to(place)
-
-    def fraction(self) -> float | None:
-        return self._lines.fraction()
-
-    def close(self) -> None:
-        self._lines.close()
-
-    def _rows(self) -> Iterator[tuple[Row | BadRow, Place]]:
-        while (line := self._lines.next_line()) is not None:
-            number = self._lines.number
-            try:
-                text = decoded(line)
-                yield Row(number, text, [text]), self._lines.place
-            except BadRowError as error:
-                yield BadRow(number, str(error)), self._lines.place
+    def read_row(self, batch: RowBatch) -> bool:
+        line = self.lines.next_line()
+        if line is None:
+            return False
+        try:
+            text = checked(line).decode()
+            batch.add(self.lines.number, text, (text,))
+        except BadRowError as error:
+            batch.bad.append(BadRow(self.lines.number, str(error)))
+        return True

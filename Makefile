@@ -1,0 +1,49 @@
+# make serve and make test need Debian's python3 (3.11 or newer) with venv and pip, nothing else.
+PYTHON ?= python3
+# What pip is asked for. Elsewhere than on a GPU machine a CPU build is the smaller choice.
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: serve test test-full check fmt bench demo-accuracy clean
+
+serve: $(VENV)/.serve
+	$(BIN)/packhorse serve
+
+test: $(VENV)/.test
+	$(BIN)/pytest
+
+test-full: $(VENV)/.test
+	$(BIN)/pytest -m "long or not long" --timeout 900 --results test-results/full.json
+
+check: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: $(VENV)/.check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.test
+	$(BIN)/packhorse bench ladder
+
+demo-accuracy: $(VENV)/.serve
+	$(BIN)/python -m packhorse.tools.demo
+
+$(VENV)/.serve: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.serve
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+$(VENV)/.check: $(VENV)/.test
+	$(BIN)/pip install --quiet --editable '.[test,check]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist test-results

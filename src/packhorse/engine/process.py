@@ -1,0 +1,330 @@
+"""The process of one engine: requests come in over channels, answers leave the way they came.
+
+    load and warm up    front ends already wait in the listening socket
+    turn                read all channels, step the engine, write the answers, beat
+    end                 when the supervisor says so or is gone, or when the device is broken
+
+It sees token ids, never texts, and imports no HTTP library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from packhorse import logs
+from packhorse.channel import codec, listener
+from packhorse.channel.channel import (
+    Bytes,
+    Channel,
+    ChannelClosedError,
+    ChannelFullError,
+    ProtocolError,
+)
+from packhorse.channel.codec import Kind
+from packhorse.channel.vitals import BEAT_SECONDS, Vitals
+from packhorse.errors import InternalError, SetupError
+from packhorse.launch import DEVICE_BROKEN, Launch, complain, learn, name_process
+from packhorse.metrics import (
+    BATCH_SEQUENCES,
+    BATCH_TIME,
+    BATCH_TOKENS,
+    FAILED_BATCHES,
+    QUEUED_SEQUENCES,
+    QUEUED_TOKENS,
+)
+from packhorse.request import Completions
+
+if TYPE_CHECKING:
+    from packhorse.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+NUMBER_SHIFT = np.uint64(48)
+"""The high 16 bits of a ticket say over which channel it came; front ends count in the low 48."""
+
+OWN_BITS = np.uint64((1 << 48) - 1)
+
+CANCELLED_AT_HANG_UP = 1 << 16
+"""A front end that died may have had that many of its last requests still waiting."""
+
+LEAST_PATIENCE = 4.0
+"""Seconds without a finished batch that are no fault; nor are ten of the longest batch so far."""
+
+FAILURES_BEFORE_PROBE = 3
+"""Batches failing in a row after which an idle device is tried with batches known to be good."""
+
+FAILURES_UNDER_LOAD = 30
+"""The same for a device that is never idle."""
+
+
+class DeviceBrokenError(Exception):
+    """Even batches that are known to be good fail."""
+
+
+class FrontEnd:
+    """One that is connected."""
+
+    __slots__ = ("channel", "last_ticket", "number", "watched")
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self.channel = channel
+        self.number = number
+        self.last_ticket = 0
+        self.watched = selectors.EVENT_READ
+
+
+class EngineProcess:
+    """The loop around an engine."""
+
+    def __init__(
+        self, engine: Engine, accepting: socket.socket, slot: memoryview[float], vitals: Vitals
+    ) -> None:
+        self._engine = engine
+        self._accepting = accepting
+        self._slot = slot
+        self._vitals = vitals
+        self._front_ends: dict[int, FrontEnd] = {}
+        self._connected = 0
+        self._selector = selectors.DefaultSelector()
+        self._waiting_since = 0.0
+        self._longest = 0.0
+        self._failures = 0
+        self._ended = False
+
+    def run(self) -> None:
+        """Until ``end`` is called.
+
+        Raises DeviceBrokenError.
+        """
+        self._selector.register(self._accepting, selectors.EVENT_READ, self._accept)
+        if self._engine.completion_fd is not None:
+            self._selector.register(
+                self._engine.completion_fd, selectors.EVENT_READ, self._drain_completion_fd
+            )
+        while not self._ended:
+            self._turn()
+
+    def end(self) -> None:
+        """Stop after this turn."""
+        self._ended = True
+
+    def end_with(self, pipe: int) -> None:
+        """Stop when the other end of this pipe is closed."""
+        self._selector.register(pipe, selectors.EVENT_READ, self.end)
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(self._timeout()):
+            if isinstance(key.data, FrontEnd):
+                self._serve(key.data, events)
+            else:
+                key.data()
+        queued = self._engine.queued()
+        was_in_flight = self._engine.in_flight
+        finished = self._engine.step()
+        for completions in finished:
+            self._answer(completions)
+        self._count(queued, finished)
+        self._beat(bool(finished) or not was_in_flight)
+        if self._failures >= FAILURES_BEFORE_PROBE:
+            self._probe()
+
+    def _timeout(self) -> float:
+        """How long to wait for news, in seconds."""
+        if self._engine.in_flight and self._engine.completion_fd is None:
+            # Nothing will wake us. On a GPU we look again at once, as batches take microseconds;
+            # on a CPU the core that looks is one that does not compute.
+            return 0.0 if str(self._engine.info.get("device")).startswith("cuda") else 0.001
+        if not self._engine.in_flight and self._engine.queued()[0]:
+            return 0.0
+        return BEAT_SECONDS
+
+    def _accept(self) -> None:
+        channel = listener.accept(self._accepting)
+        if channel is None:
+            return
+        self._connected = self._connected % 0xFFFF + 1
+        front_end = FrontEnd(channel, self._connected)
+        self._front_ends[front_end.number] = front_end
+        self._selector.register(channel, selectors.EVENT_READ, front_end)
+        self._send(front_end, codec.encode_info(self._engine.info))
+
+    def _drain_completion_fd(self) -> None:
+        assert self._engine.completion_fd is not None
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._engine.completion_fd, 4096)
+
+    def _serve(self, front_end: FrontEnd, events: int) -> None:
+        channel = front_end.channel
+        try:
+            if events & selectors.EVENT_WRITE:
+                channel.flush()
+                self._watch(front_end)
+            while events & selectors.EVENT_READ and (message := channel.receive()) is not None:
+                self._take(front_end, message)
+        except ChannelClosedError:
+            self._hang_up(front_end)
+        except ProtocolError as error:
+            logger.error("front end %d is cut off: %s", front_end.number, error)
+            self._hang_up(front_end)
+
+    def _take(self, front_end: FrontEnd, message: Bytes) -> None:
+        kind = codec.kind_of(message)
+        number = np.uint64(front_end.number) << NUMBER_SHIFT
+        if kind is Kind.ARRIVALS:
+            arrivals = codec.decode_arrivals(message)
+            front_end.last_ticket = int(arrivals.tickets[-1])
+            self._engine.add(replace(arrivals, tickets=arrivals.tickets | number))
+        elif kind is Kind.CANCEL:
+            self._engine.cancel(codec.decode_cancel(message) | number)
+        else:
+            raise ProtocolError(f"{kind.name} is for front ends")
+
+    def _hang_up(self, front_end: FrontEnd) -> None:
+        """Forget a front end that is gone, and what it still wanted."""
+        del self._front_ends[front_end.number]
+        self._selector.unregister(front_end.channel)
+        front_end.channel.close()
+        last = front_end.last_ticket
+        tickets = np.arange(max(0, last - CANCELLED_AT_HANG_UP), last + 1, dtype=np.uint64)
+        self._engine.cancel(tickets | np.uint64(front_end.number) << NUMBER_SHIFT)
+
+    def _answer(self, completions: Completions) -> None:
+        """Send each front end its parts."""
+        numbers = completions.tickets >> NUMBER_SHIFT
+        own = replace(completions, tickets=completions.tickets & OWN_BITS)
+        for number in np.unique(numbers).tolist():
+            front_end = self._front_ends.get(number)
+            if front_end is not None:  # else it hung up
+                parts = _parts_of(own, numbers == number)
+                self._send(front_end, codec.encode_completions(parts))
+
+    def _send(self, front_end: FrontEnd, message: bytes) -> None:
+        try:
+            front_end.channel.send(message)
+        except ChannelClosedError:
+            self._hang_up(front_end)
+        except ChannelFullError:
+            logger.error("front end %d is cut off: it does not read", front_end.number)
+            self._hang_up(front_end)
+        else:
+            self._watch(front_end)
+
+    def _watch(self, front_end: FrontEnd) -> None:
+        """Hear of room in the socket as long as something is buffered."""
+        events = selectors.EVENT_READ
+        if front_end.channel.wants_write:
+            events |= selectors.EVENT_WRITE
+        if events != front_end.watched:
+            front_end.watched = events
+            self._selector.modify(front_end.channel, events, front_end)
+
+    def _count(self, queued_before: tuple[int, int], finished: list[Completions]) -> None:
+        slot = self._slot
+        sequences, tokens = self._engine.queued()
+        slot[QUEUED_SEQUENCES.first] = sequences
+        slot[QUEUED_TOKENS.first] = tokens
+        if sequences < queued_before[0]:  # what left the queue in this turn was launched
+            BATCH_SEQUENCES.observe(slot, queued_before[0] - sequences)
+            BATCH_TOKENS.observe(slot, queued_before[1] - tokens)
+        for completions in finished:
+            BATCH_TIME.observe(slot, completions.inference)
+            self._longest = max(self._longest, completions.inference)
+            if (completions.codes == InternalError.code).all():
+                slot[FAILED_BATCHES.first] += 1.0
+                self._failures += 1
+            else:
+                self._failures = 0
+
+    def _beat(self, progress: bool) -> None:
+        now = time.monotonic()
+        if not self._engine.in_flight:
+            self._waiting_since = 0.0
+        elif progress:
+            self._waiting_since = now
+        self._vitals.beat(now, self._waiting_since, max(LEAST_PATIENCE, 10 * self._longest))
+
+    def _probe(self) -> None:
+        """Find out whether the requests are at fault or the device.
+
+        Raises DeviceBrokenError.
+        """
+        if self._engine.in_flight and self._failures < FAILURES_UNDER_LOAD:
+            return
+        try:
+            self._engine.warm_up()
+        except Exception as error:
+            raise DeviceBrokenError("the device fails batches that are known good") from error
+        self._failures = 0
+
+
+def _parts_of(completions: Completions, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Completions:
+    """The chosen parts, bool (P,), with their rows."""
+    if chosen.all():
+        return completions
+    rows = np.repeat(chosen, completions.counts)
+    return Completions(
+        completions.tickets[chosen],
+        completions.offsets[chosen],
+        completions.counts[chosen],
+        completions.codes[rows],
+        completions.logits[rows],
+        completions.queue_wait[chosen],
+        completions.inference,
+    )
+
+
+def main() -> int:
+    """Load, say so, run. The exit status tells the supervisor what went wrong."""
+    launch = learn()
+    name_process(f"engine {launch.index} ({launch.config.model.device})")
+    logs.configure(launch.config.server.log_level, f"engine {launch.index}")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor's business
+    board = launch.board()
+    vitals = Vitals(board, launch.slot)
+    try:
+        engine = _loaded(launch)
+    except SetupError as error:
+        return complain(error)
+    accepting = socket.socket(fileno=launch.listener_fd)
+    process = EngineProcess(engine, accepting, board.slots[launch.slot], vitals)
+    process.end_with(sys.stdin.fileno())
+    signal.signal(signal.SIGTERM, lambda *_: process.end())
+    launch.report("ready " + msgspec.json.encode(engine.info).decode())
+    try:
+        process.run()
+    except DeviceBrokenError as error:
+        logger.critical("%s", error, exc_info=error)
+        return DEVICE_BROKEN
+    finally:
+        vitals.clear()
+    engine.close()
+    return 0
+
+
+def _loaded(launch: Launch) -> Engine:
+    """Raises SetupError."""
+    # Imports torch, which takes seconds: not before a wrong launch is found out.
+    from packhorse.engine.engine import Engine
+
+    engine = Engine.load(launch.config, launch.checkpoint())
+    engine.warm_up()
+    gc.collect()
+    gc.freeze()  # what is loaded stays: the collector need not look at it again
+    return engine
+
+
+if __name__ == "__main__":
+    sys.exit(main())

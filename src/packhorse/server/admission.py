@@ -1,0 +1,71 @@
+"""Whether there is room for a request: all of it is let in, or nothing.
+
+Each front end counts what it has in flight in its own words of the board and
+adds up the words of all before it lets something in. Two that do so in the
+same microsecond do not see each other, so the limit is overshot by at most
+one request of each other front end.
+
+Tokens are not known before tokenising, and tokenising is work that refused
+requests must not cost. So they are reserved by an estimate and settled after.
+"""
+
+from __future__ import annotations
+
+from packhorse.channel.board import Board
+from packhorse.errors import OverloadedError, ValidationError
+from packhorse.metrics import INPUTS_IN_FLIGHT, TOKENS_IN_FLIGHT
+
+_INPUTS, _TOKENS = INPUTS_IN_FLIGHT.first, TOKENS_IN_FLIGHT.first
+
+
+class Admission:
+    """One front end's view.
+
+    limit       inputs in flight in all front ends together
+    max_length  tokens of the longest input, for the estimate
+    """
+
+    def __init__(self, board: Board, slot: int, limit: int, max_length: int) -> None:
+        self._own = board.slots[slot]
+        self._all = board.slots
+        self._limit = limit
+        self._max_length = max_length
+        # Characters and tokens seen so far; English has about 4 a token.
+        self._characters, self._tokens = 4000.0, 1000.0
+        self._own[_INPUTS] = self._own[_TOKENS] = 0.0  # a predecessor's, which is dead
+
+    def reserve(self, inputs: int, characters: int) -> int:
+        """Let a request in; returns the estimate of its tokens, for ``settle`` or ``release``.
+
+        Raises OverloadedError, or ValidationError for a request that never fits.
+        """
+        if inputs > self._limit:
+            raise ValidationError(
+                f"{inputs} inputs in one request are more than the {self._limit} that may be in "
+                "flight (--max-concurrent-requests): send fewer at once"
+            )
+        in_flight = sum([slot[_INPUTS] for slot in self._all])
+        if in_flight + inputs > self._limit:
+            raise OverloadedError(
+                f"{in_flight:.0f} inputs wait or run already and this request has {inputs}; "
+                f"at most {self._limit} may at once (--max-concurrent-requests)"
+            )
+        tokens = int(characters * self._tokens / self._characters) + 2 * inputs
+        tokens = min(tokens, inputs * self._max_length)
+        self._own[_INPUTS] += inputs
+        self._own[_TOKENS] += tokens
+        return tokens
+
+    def settle(self, estimate: int, tokens: int, characters: int) -> None:
+        """The tokens are known now; ``characters`` is 0 if there is nothing to learn from them,
+        as inputs were cut."""
+        self._own[_TOKENS] += tokens - estimate
+        if not characters:
+            return
+        self._characters += characters
+        self._tokens += tokens
+
+    def release(self, inputs: int, tokens: int) -> None:
+        """The request is answered, failed or cancelled."""
+        self._own[_INPUTS] -= inputs
+        self._own[_TOKENS] -= tokens

@@ -1,0 +1,116 @@
+"""The application: which path is answered by which route.
+
+Hot routes are plain ASGI callables, found in a dictionary. All others are
+Starlette's, whose routing alone costs more than a hot route's own work.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from packhorse.errors import InternalError, ServedError
+from packhorse.logs import describe
+from packhorse.metrics import REQUESTS, STATUSES
+from packhorse.server.body import Message, Receive, Scope, Send
+from packhorse.server.responses import error_headers
+from packhorse.server.routes.health import live, ready
+from packhorse.server.routes.info import info
+from packhorse.server.routes.metrics import metrics
+from packhorse.server.routes.predict import Predict
+from packhorse.server.routes.root import root
+from packhorse.server.schemas import error_body, error_text
+from packhorse.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+NAMES = {
+    "/": "root",
+    "/predict": "predict",
+    "/health": "health",
+    "/health/live": "health",
+    "/health/ready": "health",
+    "/ready": "health",
+    "/ping": "health",
+    "/info": "info",
+    "/metrics": "metrics",
+}
+"""What the metrics call a path. All those that clients make up are called unmatched."""
+
+
+class App:
+    """An ASGI application for one front end."""
+
+    def __init__(self, service: Service) -> None:
+        self._slot = service.slot
+        predict = Predict(service)
+        self._hot = {"/predict": predict}
+        self._cold = Starlette(
+            routes=[
+                Route("/predict", predict, methods=["POST"]),
+                *[Route(path, ready) for path in ("/health", "/health/ready", "/ready", "/ping")],
+                Route("/health/live", live),
+                Route("/info", info),
+                Route("/metrics", metrics),
+                Route("/", root),
+            ],
+            exception_handlers={
+                HTTPException: _http_error,
+                ServedError: _served_error,
+                Exception: _bug,
+            },
+        )
+        self._cold.router.redirect_slashes = False
+        self._cold.state.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hot = self._hot.get(scope["path"])
+        if hot is not None and scope["method"] == "POST":
+            await hot(scope, receive, send)
+        else:
+            await self._cold(scope, receive, self._counting(scope, send))
+
+    def _counting(self, scope: Scope, send: Send) -> Send:
+        """``send`` that counts the answer's status."""
+        route = NAMES.get(scope["path"], "unmatched")
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+                word = REQUESTS.word(route, status if status in STATUSES else "other")
+                self._slot[word] += 1.0
+            await send(message)
+
+        return counting
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such route, or not with this method."""
+    assert isinstance(error, HTTPException)
+    what = {
+        404: "there is no such route; GET / lists those that are there",
+        405: "the route does not have this method; see the header Allow",
+    }.get(error.status_code, error.detail)
+    return Response(
+        error_text(what, "Validation"),
+        error.status_code,
+        headers=error.headers,
+        media_type="application/json",
+    )
+
+
+def _served_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServedError)
+    response = Response(error_body(error), error.status, media_type="application/json")
+    response.raw_headers += error_headers(error)
+    return response
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    logger.error("%s failed: %s", NAMES.get(request.url.path, "unmatched"), describe(error))
+    return _served_error(request, InternalError("internal error; the server's log says more"))

@@ -1,0 +1,165 @@
+"""The process of one front end: serves HTTP on a socket that the supervisor listens on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import uvicorn
+
+from packhorse import logs
+from packhorse.channel.vitals import Vitals
+from packhorse.errors import SetupError
+from packhorse.launch import Launch, complain, learn, name_process
+from packhorse.server.admission import Admission
+from packhorse.server.app import App
+from packhorse.server.connection import STALL_SECONDS, Connection, sweep
+from packhorse.server.engine_client import EngineClient, EngineLink
+from packhorse.server.service import Service
+from packhorse.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 25
+"""How long a front end may take to finish what it has; an orchestrator usually waits for 30."""
+
+KEEP_ALIVE_SECONDS = 75
+"""Longer than load balancers keep idle connections (60 s): they must be the ones to close."""
+
+LOOK_SECONDS = 0.25
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, but signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class FrontEnd:
+    """Ties the service to HTTP, to the engines and to the supervisor."""
+
+    def __init__(self, launch: Launch, tokenizer: Tokenizer) -> None:
+        checkpoint = launch.checkpoint()
+        config = launch.config
+        board = launch.board()
+        self._launch = launch
+        self._engines = EngineClient(
+            [
+                EngineLink(
+                    address, Vitals(board, slot), checkpoint.architecture.first_position
+                )
+                for slot, address in enumerate(launch.engines, 1)
+            ]
+        )
+        self._service = Service(
+            config=config,
+            checkpoint=checkpoint,
+            tokenizer=tokenizer,
+            tokenizer_threads=ThreadPoolExecutor(
+                config.server.tokenization_workers, "packhorse-tokenizer"
+            ),
+            engines=self._engines,
+            admission=Admission(
+                board, launch.slot, config.server.max_concurrent_requests, tokenizer.max_length
+            ),
+            board=board,
+            slot=board.slots[launch.slot],
+        )
+        self._server = Server(_uvicorn_config(App(self._service)))
+        self._announced = False
+
+    async def run(self) -> None:
+        """Until ``end``, and then until what was received is answered."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.end)
+        loop.add_reader(sys.stdin.fileno(), self.end)  # its end: the supervisor is gone
+        looking = asyncio.create_task(_every(LOOK_SECONDS, self._look))
+        sweeping = asyncio.create_task(_every(STALL_SECONDS, self._sweep))
+        self._engines.connect()
+        await self._server.serve([socket.socket(fileno=self._launch.listener_fd)])
+        looking.cancel()
+        sweeping.cancel()
+        self._engines.close()
+
+    def end(self) -> None:
+        """Take nothing new, finish what is there."""
+        self._service.draining = True
+        self._server.should_exit = True
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+
+    def _look(self) -> None:
+        self._engines.look()
+        if not self._announced and self._server.started and self._engines.fault is None:
+            self._announced = True
+            self._launch.report("ready")
+
+    def _sweep(self) -> None:
+        if cut_off := sweep(self._server.server_state.connections):
+            logger.info("cut off %d connections that stalled", cut_off)
+
+
+async def _every(seconds: float, action: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        action()
+
+
+def _uvicorn_config(app: App) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+
+
+async def _serve(launch: Launch, tokenizer: Tokenizer) -> None:
+    await FrontEnd(launch, tokenizer).run()
+
+
+def main() -> int:
+    """Load the tokenizer, serve. The exit status tells the supervisor what went wrong."""
+    launch = learn()
+    name_process(f"front end {launch.index}")
+    logs.configure(launch.config.server.log_level, f"front end {launch.index}")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor's business
+    try:
+        tokenizer = Tokenizer.load(
+            launch.checkpoint(), backend=launch.config.model.tokenizer, parallel=False
+        )
+    except SetupError as error:
+        return complain(error)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: the collector need not look at it again
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(launch, tokenizer))
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # not on every system
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    sys.exit(main())

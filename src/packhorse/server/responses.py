@@ -1,0 +1,37 @@
+"""Writing answers as ASGI messages, without a framework in between."""
+
+from __future__ import annotations
+
+import math
+
+from packhorse.errors import NotNowError, ServedError
+from packhorse.server.body import Send
+from packhorse.server.schemas import error_body
+
+Headers = list[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """A JSON answer; ``headers`` without type and length."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [_JSON, (b"content-length", b"%d" % len(body)), *headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: ServedError) -> None:
+    """The one way in which errors are answered."""
+    await send_json(send, error.status, error_body(error), error_headers(error))
+
+
+def error_headers(error: ServedError) -> Headers:
+    """Retry-After, in whole seconds, where trying again makes sense."""
+    if isinstance(error, NotNowError):
+        return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after)))]
+    return []

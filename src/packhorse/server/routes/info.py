@@ -1,0 +1,57 @@
+"""GET /info: what is served, how and with which settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from packhorse import __version__
+from packhorse.config import as_dict
+from packhorse.errors import UnavailableError
+from packhorse.server.service import Service
+
+
+async def info(request: Request) -> Response:
+    """The keys of text-embeddings-inference first, then ours; 503 before an engine is ready."""
+    return Response(
+        msgspec.json.encode(_described(request.app.state.service)),
+        media_type="application/json",
+    )
+
+
+def _described(service: Service) -> dict[str, Any]:
+    engine = service.engines.info
+    if engine is None:
+        raise UnavailableError(service.engines.fault or "the engine is not ready yet")
+    labels = service.checkpoint.labels
+    server = service.config.server
+    return {
+        "model_id": service.checkpoint.model_id,
+        "model_sha": service.checkpoint.revision,
+        "model_dtype": engine.get("dtype"),
+        "served_model_name": service.name,
+        "model_type": {
+            "classifier": {
+                "id2label": {str(row): label for row, label in enumerate(labels)},
+                "label2id": {label: row for row, label in enumerate(labels)},
+            }
+        },
+        "max_concurrent_requests": server.max_concurrent_requests,
+        "max_input_length": service.tokenizer.max_length,
+        "max_batch_tokens": engine.get("max_batch_tokens"),
+        "max_batch_requests": engine.get("max_batch_requests"),
+        "max_client_batch_size": server.max_client_batch_size,
+        "auto_truncate": server.auto_truncate,
+        "tokenization_workers": server.tokenization_workers,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "device": engine.get("device"),
+        "problem_type": service.checkpoint.problem_type,
+        "tokenizer": service.tokenizer.backend,
+        "engine": engine,
+        "config": as_dict(service.config),
+    }

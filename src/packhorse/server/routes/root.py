@@ -1,0 +1,26 @@
+"""GET /: what can be asked for."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from packhorse import __version__
+from packhorse.server.service import Service
+
+_PAGE = """\
+Packhorse {version} serves {model}.
+
+POST /predict       {{"inputs": "a text"}}: labels with scores
+                    a pair: {{"inputs": ["a", "b"]}}, a batch: {{"inputs": [["a"], ["b", "c"]]}}
+GET  /health        200 when it can be used (also /ping, /ready, /health/ready), else 503
+GET  /health/live   200 while the process lives
+GET  /info          model, limits, settings
+GET  /metrics       for Prometheus
+"""
+
+
+async def root(request: Request) -> Response:
+    """A page for people."""
+    service: Service = request.app.state.service
+    return PlainTextResponse(_PAGE.format(version=__version__, model=service.name))

@@ -1,0 +1,114 @@
+"""What is read and written as JSON. Shapes are those of text-embeddings-inference."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from packhorse.errors import (
+    EmptyRequestError,
+    MalformedRequestError,
+    ServedError,
+    ValidationError,
+)
+from packhorse.request import TextOrPair
+
+
+class PredictRequest(msgspec.Struct):
+    """``POST /predict``. Unknown keys are ignored; of a key that occurs twice the last counts.
+
+    inputs     a text "a" or ["a"], a pair ["a", "b"], or a batch [["a"], ["b", "c"], …] of both
+    truncate   whether inputs that are too long are cut; null for the server's --auto-truncate
+    truncation_direction   which end is cut off
+    raw_scores             the model's logits instead of probabilities
+    """
+
+    inputs: str | list[str | list[str]]
+    truncate: bool | None = None
+    truncation_direction: Literal["right", "left", "Right", "Left"] = "right"
+    raw_scores: bool = False
+
+
+class ErrorBody(msgspec.Struct):
+    """Every answer that is not a success."""
+
+    error: str
+    error_type: str
+
+
+_decoder = msgspec.json.Decoder(PredictRequest)
+_encode = msgspec.json.Encoder().encode
+
+SHAPES = 'a text "a", a pair ["a", "b"], or a batch [["a"], ["b", "c"], ...]'
+
+
+def decode_predict(body: bytes) -> PredictRequest:
+    """Raises MalformedRequestError for what is not JSON, ValidationError for another shape."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise ValidationError(f"the body does not fit: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedRequestError(f"the body is not JSON: {_place(body, error)}") from None
+    except RecursionError:
+        raise MalformedRequestError("the body is nested too deeply") from None
+
+
+def inputs_of(request: PredictRequest) -> tuple[list[TextOrPair], bool]:
+    """The inputs, and whether it was a batch.
+
+    Raises EmptyRequestError or ValidationError naming the input at fault.
+    """
+    inputs = request.inputs
+    if isinstance(inputs, str):
+        return [inputs], False
+    if not inputs:
+        raise EmptyRequestError(f"`inputs` is an empty list; send {SHAPES}")
+    if isinstance(inputs[0], str):
+        return [_text_or_pair(inputs)], False
+    return [
+        one[0] if type(one) is list and len(one) == 1 else _pair(one, index)
+        for index, one in enumerate(inputs)
+    ], True
+
+
+def error_body(error: ServedError) -> bytes:
+    """The JSON that a client gets for this error."""
+    return error_text(str(error), error.error_type)
+
+
+def error_text(message: str, error_type: str) -> bytes:
+    """The same for an error that has no class of ours."""
+    return _encode(ErrorBody(message, error_type))
+
+
+def _text_or_pair(strings: list[str | list[str]]) -> TextOrPair:
+    for index, one in enumerate(strings):
+        if not isinstance(one, str):
+            raise ValidationError(f"`inputs[{index}]` is a list next to strings; send {SHAPES}")
+    if len(strings) > 2:
+        raise ValidationError(
+            f"`inputs` has {len(strings)} strings, which is neither a text nor a pair; "
+            f"send {SHAPES}"
+        )
+    return strings[0] if len(strings) == 1 else (strings[0], strings[1])  # type: ignore[return-value]
+
+
+def _pair(one: str | list[str], index: int) -> TextOrPair:
+    if isinstance(one, str) or len(one) != 2:
+        what = "a string in a batch" if isinstance(one, str) else f"a list of {len(one)} strings"
+        raise ValidationError(f"`inputs[{index}]` is {what}; send {SHAPES}")
+    return one[0], one[1]
+
+
+def _place(body: bytes, error: Exception) -> str:
+    """What is wrong and at which byte; the decoder does not always say where."""
+    if not body:
+        return "it is empty"
+    try:
+        body.decode()
+    except UnicodeDecodeError as broken:
+        return f"invalid UTF-8 (byte {broken.start})"
+    message = str(error)
+    return message if "(byte " in message else f"{message} (byte {len(body)})"

@@ -1,0 +1,70 @@
+"""What holds for every test: GPU tests are skipped by name, results can be written as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Tests never ask the hub, whatever they load; those of the hub's client name a local server.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+_reports: list[dict[str, object]] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--results", type=Path, help="write every test's outcome to this JSON file")
+    parser.addoption(
+        "--slice", action="store_true", help="run long tests for seconds instead of minutes"
+    )
+
+
+@pytest.fixture
+def long_seconds(request: pytest.FixtureRequest) -> float:
+    """How long a soak, a fuzz or a kill loop goes on: a minute, or a few seconds with --slice."""
+    return 6.0 if request.config.getoption("--slice") else 60.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        _reports.append(
+            {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 3)}
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    path = session.config.getoption("--results")
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        summary = {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+            "passed": sum(r["outcome"] == "passed" for r in _reports),
+            "failed": sum(r["outcome"] == "failed" for r in _reports),
+            "skipped": sum(r["outcome"] == "skipped" for r in _reports),
+            "tests": _reports,
+        }
+        path.write_text(json.dumps(summary, indent=1))
+    return (yield)

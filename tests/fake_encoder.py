@@ -1,0 +1,122 @@
+"""A stand-in for ``packhorse.Encoder`` without torch, and the command line run with it.
+
+    python -m tests.fake_encoder classify FILE -o OUT …
+
+A text's logits follow from its characters alone. Some words make trouble:
+UNTOKENISABLE, NONFINITE and BROKEN in a text, and the variables FAKE_DELAY
+(seconds a batch) and FAKE_PEAK (a file to write the peak memory to).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packhorse.checkpoint import load_checkpoint
+from packhorse.errors import (
+    InternalError,
+    NonFiniteOutputError,
+    TokenizationError,
+    ValidationError,
+)
+from packhorse.request import Float32Array, Sequences, TextOrPair
+
+MAX_CHARACTERS = 1000
+"""Longer texts are truncated."""
+
+_NONFINITE, _BROKEN = -1, -2
+
+
+class FakeEncoder:
+    """Has what ``packhorse classify`` asks of an encoder."""
+
+    def __init__(self, model: str | Path | None = None, device: str = "auto", **_: Any) -> None:
+        self.labels = load_checkpoint(model).labels
+        self.info = {"device": device}
+        self._delay = float(os.environ.get("FAKE_DELAY", "0"))
+
+    def encode(
+        self,
+        inputs: Sequence[TextOrPair],
+        *,
+        truncate: bool = True,
+        truncation_direction: str = "right",
+    ) -> Sequences:
+        """Sequences of one token each: a hash of the text, or a mark of trouble."""
+        texts = [text if isinstance(text, str) else "\x1f".join(text) for text in inputs]
+        truncated = np.array([len(text) > MAX_CHARACTERS for text in texts], np.bool_)
+        for index, text in enumerate(texts):
+            if "UNTOKENISABLE" in text:
+                raise TokenizationError(f"input {index} is not Unicode")
+            if truncated[index] and not truncate:
+                raise ValidationError(f"input {index} is too long")
+        if truncation_direction == "left":
+            texts = [text[-MAX_CHARACTERS:] for text in texts]
+        texts = [text[:MAX_CHARACTERS] for text in texts]
+        ids = np.array([_token(text) for text in texts], np.int32)
+        return Sequences(ids, np.arange(len(texts) + 1, dtype=np.int32), truncated)
+
+    def logits(self, sequences: Sequences) -> Float32Array:
+        time.sleep(self._delay)
+        ids = sequences.input_ids
+        if (ids == _BROKEN).any():
+            raise InternalError("input 0 has no answer: a device fault")
+        if (ids == _NONFINITE).any():
+            raise NonFiniteOutputError("input 0 has no answer: not finite")
+        columns = np.arange(1, len(self.labels) + 1)
+        return np.sin(ids[:, np.newaxis] * columns).astype(np.float32) * 4
+
+    def close(self) -> None:
+        pass
+
+
+def _token(text: str) -> int:
+    if "NONFINITE" in text:
+        return _NONFINITE
+    if "BROKEN" in text:
+        return _BROKEN
+    return zlib.crc32(text.encode()) & 0xFFFFFF
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command line of a process with the stand-in."""
+    return [sys.executable, "-m", "tests.fake_encoder", *map(str, arguments)]
+
+
+def run(
+    *arguments: str | Path, environment: dict[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; ``environment`` is on top of this process's."""
+    return subprocess.run(
+        command(*arguments),
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        **options,
+    )
+
+
+def main() -> int:
+    import packhorse
+    from packhorse import cli
+
+    vars(packhorse)["Encoder"] = FakeEncoder
+    code = cli.main()
+    if peak := os.environ.get("FAKE_PEAK"):
+        Path(peak).write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

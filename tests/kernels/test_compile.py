@@ -1,0 +1,115 @@
+"""Every kernel compiled to machine code for every generation of GPU, on a machine without one.
+
+Compiling and interpreting exclude each other in one process, so each GPU is a
+process of its own: this file, run as a program. It calls the public functions
+with Triton's launch replaced by a compilation of exactly what would have been
+launched: the same types, tile sizes and alignments.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+CAPABILITIES = [80, 86, 89, 90, 100, 120]
+SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""KiB that one program may take."""
+KERNELS = {
+    "_expand", "_token_types", "_embedding_layer_norm", "_layer_norm", "_bias_activation",
+    "_packed_attention", "_cls_attention", "_first_token_pool", "_mean_pool",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_every_kernel_compiles(capability, tmp_path):
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    lines = subprocess.run(
+        [sys.executable, __file__, str(capability)],
+        env=environment, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    seen = {}
+    for line in lines:
+        name, dtype, shared, machine_code = line.split()
+        seen.setdefault(name, set()).add(dtype)
+        assert int(machine_code) > 0
+        assert int(shared) <= SHARED_MEMORY[capability] * 1024, line
+    assert set(seen) == KERNELS
+    assert {"torch.float16", "torch.float32"} <= seen["_packed_attention"]
+
+
+def compile_launch(capability: int, dtype: torch.dtype) -> Any:
+    """What stands in for ``JITFunction.run``: a compilation that prints what came of it."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = {
+        torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32",
+        torch.int32: "*i32", float: "fp32", int: "i32",
+    }  # fmt: skip
+
+    def run(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        given = {**dict(zip(fn.arg_names, args, strict=False)), **kwargs}
+        options = {k: v for k, v in given.items() if k not in fn.arg_names}
+        signature, constants, aligned = {}, {}, {}
+        for i, parameter in enumerate(fn.params):
+            value = given[parameter.name]
+            if parameter.is_constexpr or value is None:
+                signature[parameter.name], constants[(i,)] = "constexpr", value
+                continue
+            is_tensor = isinstance(value, torch.Tensor)
+            signature[parameter.name] = names[value.dtype if is_tensor else type(value)]
+            if is_tensor or (not parameter.do_not_specialize and value % 16 == 0):
+                aligned[(i,)] = [["tt.divisibility", 16]]
+        built = triton.compile(
+            ASTSource(fn=fn, signature=signature, constexprs=constants, attrs=aligned),
+            target=GPUTarget("cuda", capability, 32),
+            options=options,
+        )
+        print(fn.__name__, dtype, built.metadata.shared, len(built.asm["cubin"]))
+
+    return run
+
+
+def launch_all(dtype: torch.dtype, heads: int, head: int) -> None:
+    from packhorse.kernels import attention, embedding, layer_norm, layout, mlp, pooling
+
+    width, tokens = heads * head, 64
+    ids = torch.zeros(tokens, dtype=torch.int32)
+    states, vector = torch.zeros(tokens, width, dtype=dtype), torch.zeros(width, dtype=dtype)
+    bounds, one = torch.zeros(5, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+    attention.packed_attention(torch.zeros(tokens, 3 * width, dtype=dtype), ids, ids, heads)
+    attention.cls_attention(states[:4], torch.zeros(tokens, 2 * width, dtype=dtype), bounds, heads)
+    layer_norm.residual_layer_norm(states, vector, states, vector, vector, 1e-12)
+    mlp.bias_activation(states, vector, "gelu")
+    if dtype == torch.float16:
+        layout.expand(bounds, one, tokens)
+        layout.token_types(bounds, one, ids[:4], tokens)
+        embedding.embedding_layer_norm(
+            ids, ids, ids, states, states, states, vector, vector, 1e-12
+        )
+        pooling.first_token_pool(states, bounds)
+        pooling.mean_pool(states, bounds)
+
+
+def main(capability: int) -> None:
+    import triton
+
+    from packhorse.kernels import tiles
+
+    tiles.generation = lambda device: capability // 10
+    for dtype, heads, head in ((torch.float16, 12, 64), (torch.float32, 12, 32)):
+        triton.runtime.jit.JITFunction.run = compile_launch(capability, dtype)
+        launch_all(dtype, heads, head)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+    main(int(sys.argv[1]))

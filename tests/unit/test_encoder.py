@@ -1,0 +1,184 @@
+"""The library as its users call it, on the demo model and tiny checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import packhorse.encoder
+from packhorse import AsyncEncoder, Encoder
+from packhorse.errors import (
+    CheckpointError,
+    ConfigError,
+    DeviceError,
+    NonFiniteOutputError,
+    TokenizationError,
+    UnavailableError,
+    ValidationError,
+)
+from tests import tiny_checkpoints
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return Encoder(tiny_checkpoints.shared(num_labels=3), device="cpu", dtype="float32")
+
+
+def test_labels_come_best_first_with_their_scores(encoder: Encoder) -> None:
+    (result,) = encoder.classify(["a good film"])
+    assert sorted(c.label for c in result) == sorted(encoder.labels)
+    assert [c.score for c in result] == sorted((c.score for c in result), reverse=True)
+    assert sum(c.score for c in result) == pytest.approx(1, abs=1e-6)
+    scores = dict(zip(encoder.labels, encoder.predict_proba(["a good film"])[0], strict=True))
+    assert {c.label: c.score for c in result} == pytest.approx(scores)
+
+
+def test_top_k_and_raw_scores(encoder: Encoder) -> None:
+    texts = ["a good film", "the sea"]
+    assert [len(row) for row in encoder.classify(texts, top_k=1)] == [1, 1]
+    logits = encoder.logits(encoder.encode(texts))
+    raw = encoder.classify(texts, raw_scores=True)
+    assert [c.score for c in raw[1]] == pytest.approx(sorted(logits[1], reverse=True))
+    with pytest.raises(ValidationError, match="top_k"):
+        encoder.classify(texts, top_k=0)
+
+
+def test_nothing_in_nothing_out(encoder: Encoder) -> None:
+    assert encoder.classify([]) == []
+    assert encoder.predict_proba([]).shape == (0, 3)
+
+
+def test_blank_texts_are_texts(encoder: Encoder) -> None:
+    inputs = ["hello", "", " \t\n", "world"]
+    together = encoder.predict_proba(inputs)
+    assert np.isfinite(together).all()
+    assert encoder.encode(inputs).lengths.tolist()[1:3] == [2, 2]
+    alone = np.concatenate([encoder.predict_proba([text]) for text in inputs])
+    assert np.abs(together - alone).max() < 1e-6
+
+
+def test_any_iterable_will_do_but_a_text_is_not_one(encoder: Encoder) -> None:
+    assert encoder.predict_proba(text for text in ["one", "two"]).shape == (2, 3)
+    with pytest.raises(ValidationError, match="a list of texts"):
+        encoder.classify("one")
+
+
+def test_a_pair_is_read_as_a_pair(encoder: Encoder) -> None:
+    pair, joined, first = encoder.predict_proba([("a film", "the sea"), "a film the sea", "a film"])
+    assert np.abs(pair - joined).max() > 1e-3
+    assert np.abs(pair - first).max() > 1e-3
+
+
+def test_an_input_at_fault_is_named_and_not_quoted(encoder: Encoder) -> None:
+    with pytest.raises(TokenizationError, match="1") as caught:
+        encoder.predict_proba(["fine", "secret \ud800"])
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ValidationError, match="1"):
+        encoder.predict_proba(["fine", 7])  # type: ignore[list-item]
+
+
+def test_long_texts_are_cut_on_the_side_asked_for_or_refused(encoder: Encoder) -> None:
+    long = " ".join(f"{word} sea" for word in tiny_checkpoints.WORDS[:200])
+    ids = encoder.encode([long, "short"])
+    assert ids.truncated.tolist() == [True, False]
+    assert ids.lengths[0] == encoder.info["max_input_length"] == 128
+    right, left = (
+        encoder.predict_proba([long], truncation_direction=side)  # type: ignore[arg-type]
+        for side in ("right", "left")
+    )
+    assert np.abs(right - left).max() > 1e-4
+    with pytest.raises(ValidationError, match="128"):
+        encoder.predict_proba([long], truncate=False)
+
+
+def test_many_texts_keep_their_order(encoder: Encoder) -> None:
+    texts = [" ".join(tiny_checkpoints.WORDS[i % 300 : i % 300 + i % 7]) for i in range(5000)]
+    together = encoder.predict_proba(texts)
+    some = range(0, 5000, 619)
+    assert np.abs(together[some] - encoder.predict_proba([texts[i] for i in some])).max() < 1e-5
+
+
+def test_several_threads_get_their_own_answers(encoder: Encoder) -> None:
+    words = tiny_checkpoints.WORDS[:40]
+    expected = encoder.predict_proba(words)
+    wrong: list[str] = []
+
+    def ask(word: str, row: np.ndarray) -> None:
+        for _ in range(20):
+            if np.abs(encoder.predict_proba([word])[0] - row).max() > 1e-5:
+                wrong.append(word)
+
+    threads = [
+        threading.Thread(target=ask, args=each) for each in zip(words, expected, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_after_closing_there_is_a_clear_error() -> None:
+    with Encoder(tiny_checkpoints.shared(), device="cpu") as encoder:
+        encoder.classify(["a"])
+    encoder.close()
+    with pytest.raises(UnavailableError, match="closed"):
+        encoder.classify(["a"])
+
+
+def test_awaits_share_an_engine() -> None:
+    async def ask() -> list[str]:
+        async with AsyncEncoder(tiny_checkpoints.shared(), device="cpu") as encoder:
+            many = await asyncio.gather(*(encoder.classify([w], top_k=1) for w in "abcdefgh"))
+            alone = [await encoder.classify([w], top_k=1) for w in "abcdefgh"]
+            assert (await encoder.predict_proba(["a", "b"])).shape == (2, 2)
+            return [m[0][0].label for m in many] + [a[0][0].label for a in alone]
+
+    labels = asyncio.run(ask())
+    assert labels[:8] == labels[8:]
+
+
+def test_not_a_number_is_an_error_for_its_text_only(tmp_path: Path) -> None:
+    folder = tiny_checkpoints.make_bert(tmp_path / "model")
+    word = tiny_checkpoints.WORDS[50]
+    with Encoder(folder, device="cpu") as encoder:
+        identity = int(encoder.encode([word]).input_ids[1])
+
+    def poison(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        tensors["bert.embeddings.word_embeddings.weight"][identity, 0] = float("nan")
+        return tensors
+
+    tiny_checkpoints.edit_tensors(folder, poison)
+    with Encoder(folder, device="cpu") as encoder:
+        with pytest.raises(NonFiniteOutputError, match="input 1"):
+            encoder.predict_proba(["fine", word, "fine"])
+        assert np.isfinite(encoder.predict_proba(["fine", "fine"])).all()
+
+
+def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        Encoder(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="tpu"):
+        Encoder(device="tpu")
+    with pytest.raises(DeviceError, match="float16"):
+        Encoder(device="cpu", dtype="float16")
+    with pytest.raises(ConfigError, match="dtype"):
+        Encoder(device="cpu", dtype="int3")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_cuda_without_a_gpu_is_refused_and_auto_says_what_it_took() -> None:
+    with pytest.raises(ConfigError, match="GPU"):
+        Encoder(device="cuda")
+    with Encoder(tiny_checkpoints.shared()) as encoder:
+        assert encoder.info["device"] == "cpu"
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(packhorse.encoder).failed == 0
