@@ -3,7 +3,8 @@
     python -m tests.fake_encoder classify FILE -o OUT …
 
 A text's logits follow from its characters alone. Some words make trouble:
-UNTOKENISABLE, NONFINITE and BROKEN in a text, and the variables FAKE_DELAY
+UNTOKENISABLE, NONFINITE and BROKEN in a text are errors, after DEAD nothing works any more,
+and there are the variables FAKE_DELAY
 (seconds a batch) and FAKE_PEAK (a file to write the peak memory to).
 """
 
@@ -16,11 +17,15 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+import packhorse
+from packhorse import cli
 from packhorse.checkpoint import load_checkpoint
 from packhorse.errors import (
     InternalError,
@@ -33,7 +38,7 @@ from packhorse.request import Float32Array, Sequences, TextOrPair
 MAX_CHARACTERS = 1000
 """Longer texts are truncated."""
 
-_NONFINITE, _BROKEN = -1, -2
+_NONFINITE, _BROKEN, _DEAD = -1, -2, -3
 
 
 class FakeEncoder:
@@ -42,6 +47,7 @@ class FakeEncoder:
     def __init__(self, model: str | Path | None = None, device: str = "auto", **_: Any) -> None:
         self.labels = load_checkpoint(model).labels
         self.info = {"device": device}
+        self._dead = False
         self._delay = float(os.environ.get("FAKE_DELAY", "0"))
 
     def encode(
@@ -68,7 +74,8 @@ class FakeEncoder:
     def logits(self, sequences: Sequences) -> Float32Array:
         time.sleep(self._delay)
         ids = sequences.input_ids
-        if (ids == _BROKEN).any():
+        self._dead = self._dead or (ids == _DEAD).any()
+        if self._dead or (ids == _BROKEN).any():
             raise InternalError("input 0 has no answer: a device fault")
         if (ids == _NONFINITE).any():
             raise NonFiniteOutputError("input 0 has no answer: not finite")
@@ -84,7 +91,31 @@ def _token(text: str) -> int:
         return _NONFINITE
     if "BROKEN" in text:
         return _BROKEN
+    if "DEAD" in text:
+        return _DEAD
     return zlib.crc32(text.encode()) & 0xFFFFFF
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Exit code and standard error of a run in this process."""
+
+    code: int
+    err: str
+
+
+class Classify:
+    """Runs ``packhorse classify`` in this process, with the stand-in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setitem(vars(packhorse), "Encoder", FakeEncoder)
+        self._capsys = capsys
+        self.out = ""
+
+    def __call__(self, *arguments: str | Path) -> Outcome:
+        code = cli.main(["classify", *map(str, arguments)])
+        self.out, err = self._capsys.readouterr()
+        return Outcome(code, err)
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -108,9 +139,6 @@ def run(
 
 
 def main() -> int:
-    import packhorse
-    from packhorse import cli
-
     vars(packhorse)["Encoder"] = FakeEncoder
     code = cli.main()
     if peak := os.environ.get("FAKE_PEAK"):

@@ -19,17 +19,18 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from packhorse.checkpoint import Architecture, Checkpoint, ProblemType
 
-WORDS = (
-    "a about after again all an and are as at away bad be because been before best better big "
-    "black book but by came can child city close cold come could day did do door down early earth "
-    "eat end every eye face far fast father feel film find fire first five food for found friend "
-    "from game gave get girl give go gold good great green had half hand happy hard have he head "
-    "hear heart help her high him his home horse hot hour house how i if in into is it just keep "
-    "kind know land large last late laugh learn leave left less let life light like line little "
-    "live long look love made make man many me mean men mind money moon more most mother mountain"
-).split()
+_WORDS = """
+a about after again all an and are as at away bad be because been before best better big
+black book but by came can child city close cold come could day did do door down early earth
+eat end every eye face far fast father feel film find fire first five food for found friend
+from game gave get girl give go gold good great green had half hand happy hard have he head
+hear heart help her high him his home horse hot hour house how i if in into is it just keep
+kind know land large last late laugh learn leave left less let life light like line little
+live long look love made make man many me mean men mind money moon more most mother mountain
+"""
+WORDS = _WORDS.split()
 
-_PIECES = "s ed ing er est ly ness ful un ion able".split()
+_PIECES = ["s", "ed", "ing", "er", "est", "ly", "ness", "ful", "un", "ion", "able"]
 _LETTERS = "".join(map(chr, range(33, 127))) + "äéñöüßçœøλσςжшαи文中国日本語한국。！éI️😀"
 _BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -91,7 +92,9 @@ def unigram() -> tokenizers.Tokenizer:
     tokenizer.add_special_tokens(_ROBERTA_SPECIAL[:4])
     tokenizer.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, normalized=False)])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     return tokenizer
 
@@ -199,8 +202,41 @@ _POOLS: tuple[Sequence[str], ...] = (
     [chr(code) for code in range(0x4E00, 0x9FFF, 7)],
     [chr(code) for code in range(0x1F300, 0x1F700)],
     [chr(code) for code in range(0x300, 0x370)],
-    [" ", " ", "\t", "\n", "\r\n", "\u00a0", "\u2028", "\u200b", "\ufeff", "\u3000", "\x0b", "\x85"],
-    ["é", "ü", "ﬁ", "ß", "İ", "ı", "Å", "Σ", "ς", "①", "ﷺ", "！", "。", "가", "ᄀ", "ᅡ", "ᆨ", "ำ", "ﾞ"],
+    [
+        " ",
+        " ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\u00a0",
+        "\u2028",
+        "\u200b",
+        "\ufeff",
+        "\u3000",
+        "\x0b",
+        "\x85",
+    ],
+    [
+        "é",
+        "ü",
+        "ﬁ",
+        "ß",
+        "İ",
+        "ı",
+        "Å",
+        "Σ",
+        "ς",
+        "①",
+        "ﷺ",
+        "！",
+        "。",
+        "가",
+        "ᄀ",
+        "ᅡ",
+        "ᆨ",
+        "ำ",
+        "ﾞ",
+    ],
     [*_BERT_SPECIAL, *_ROBERTA_SPECIAL, "[", "]", "##ing", "##", "▁", "'s", "..."],
     [" ", *WORDS[:60]],
     [f" {word}" for word in WORDS[60:]],
@@ -209,10 +245,11 @@ _POOLS: tuple[Sequence[str], ...] = (
 _ANYWHERE = range(0x110000)
 
 
-def fuzzed_texts(count: int, seed: int = 0, pieces: int = 30) -> list[str]:
+@functools.cache
+def fuzzed_texts(count: int, seed: int = 0, pieces: int = 30) -> tuple[str, ...]:
     """Texts of up to so many pieces from every corner of Unicode; no lone surrogates."""
     rng = random.Random(seed)
-    return ["".join(_piece(rng) for _ in range(rng.randrange(pieces))) for _ in range(count)]
+    return tuple("".join(_piece(rng) for _ in range(rng.randrange(pieces))) for _ in range(count))
 
 
 def _piece(rng: random.Random) -> str:

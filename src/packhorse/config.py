@@ -325,10 +325,10 @@ def _resolve_device(device: str, hardware: Hardware) -> str:
         return "cuda:0" if hardware.gpus else "cpu"
     if device == "cpu":
         return device
-    name, _, number = device.partition(":")
-    if name != "cuda" or (number and not number.isdigit()):
+    kind, _, number = ("cuda:0" if device == "cuda" else device).partition(":")
+    if kind != "cuda" or not (number.isascii() and number.isdecimal()):
         raise ConfigError(f"--device: {device!r} is not one of auto, cpu, cuda, cuda:N")
-    index = int(number or 0)
+    index = int(number)
     if index >= len(hardware.gpus):
         raise ConfigError(
             f"--device {device}: this machine shows {len(hardware.gpus)} usable NVIDIA GPUs"

@@ -15,7 +15,7 @@ import struct
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import msgspec
 
@@ -62,6 +62,19 @@ class Launch:
     status_fd: int
     engines: list[bytes]
 
+    def for_engine(self, index: int, device: str, listener_fd: int) -> Launch:
+        """The same for one engine; engines have the slots from 1 on."""
+        config = replace(self.config, model=replace(self.config.model, device=device))
+        return replace(self, index=index, config=config, slot=1 + index, listener_fd=listener_fd)
+
+    def for_front_end(self, index: int) -> Launch:
+        """The same for one front end; front ends have the slots after the engines."""
+        return replace(self, index=index, slot=1 + len(self.engines) + index)
+
+    def reporting_to(self, status_fd: int) -> Launch:
+        """The same with another status pipe."""
+        return replace(self, status_fd=status_fd)
+
     def checkpoint(self) -> Checkpoint:
         """The checkpoint, read again from its folder.
 
@@ -80,7 +93,7 @@ class Launch:
             os.write(self.status_fd, word.encode() + b"\n")
 
 
-def tell(pipe: BinaryIO, launch: Launch) -> None:
+def tell(pipe: IO[bytes], launch: Launch) -> None:
     """Write the document to a child's standard input, and leave that open."""
     document = msgspec.msgpack.encode(launch)
     pipe.write(_LENGTH.pack(len(document)) + document)

@@ -50,7 +50,7 @@ def describe(error: BaseException) -> str:
 class _Lines(logging.Formatter):
     """2026-01-31T12:00:00.123Z INFO engine 0: loaded ..."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def __init__(self, process: str) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class _Lines(logging.Formatter):
 class _JsonLines(logging.Formatter):
     """One JSON object a line."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def __init__(self, process: str) -> None:
         super().__init__(datefmt="%Y-%m-%dT%H:%M:%S")

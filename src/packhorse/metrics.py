@@ -16,6 +16,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import product
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packhorse.channel.board import Board
 
 ROUTES = ("predict", "health", "info", "metrics", "root", "unmatched")
@@ -91,6 +94,14 @@ class Histogram(Counter):
         slot[self.first + bisect_left(self._bounds, value)] += 1.0
         slot[self.first + self.words_each - 1] += value
 
+    def observe_all(self, slot: memoryview[float], values: NDArray[np.float64]) -> None:
+        """Count many observations."""
+        places = np.searchsorted(self._bounds, values)
+        counts = np.bincount(places, minlength=self.words_each - 1)
+        for place in np.flatnonzero(counts).tolist():
+            slot[self.first + place] += float(counts[place])
+        slot[self.first + self.words_each - 1] += float(values.sum())
+
     def samples(self, board: Board) -> Iterator[str]:
         total = 0.0
         for word, bound in enumerate((*self._bounds, "+Inf"), self.first):
@@ -125,7 +136,9 @@ QUEUE_TIME = Histogram(
     "packhorse_queue_duration_seconds", "From tokens to the start of the batch.", SECONDS
 )
 INFERENCE_TIME = Histogram(
-    "packhorse_inference_duration_seconds", "On the device, summed over a request's batches.", SECONDS
+    "packhorse_inference_duration_seconds",
+    "On the device, summed over a request's batches.",
+    SECONDS,
 )
 INPUTS_IN_FLIGHT = Gauge("packhorse_inputs_in_flight", "Inputs admitted and not answered.")
 TOKENS_IN_FLIGHT = Gauge("packhorse_tokens_in_flight", "Tokens of these inputs, partly estimated.")
@@ -137,8 +150,18 @@ BATCH_TOKENS = Histogram("packhorse_batch_tokens", "Tokens of a batch.", SIZES)
 BATCH_TIME = Histogram("packhorse_batch_duration_seconds", "A batch on the device.", SECONDS)
 FAILED_BATCHES = Counter("packhorse_failed_batches_total", "Batches whose forward pass raised.")
 
-RESTARTS = Counter("packhorse_restarts_total", "Processes that died and were replaced.", child=CHILDREN)
+RESTARTS = Counter(
+    "packhorse_restarts_total", "Processes that died and were replaced.", child=CHILDREN
+)
 READY = Gauge("packhorse_ready_processes", "Processes that can serve.", child=CHILDREN)
+
+
+def clear_gauges(slot: memoryview[float]) -> None:
+    """After a process died: what it had in flight is gone, what it counted stays."""
+    for family in _FAMILIES:
+        if isinstance(family, Gauge):
+            for word in range(family.first, family.first + family.words):
+                slot[word] = 0.0
 
 
 def exposition(board: Board, info: Mapping[str, str]) -> str:

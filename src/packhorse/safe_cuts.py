@@ -101,12 +101,10 @@ def safe_cuts(tokenizer: tokenizers.Tokenizer) -> SafeCuts | None:
     """
     place = _place(tokenizer)
     added = [token for token in tokenizer.get_added_tokens_decoder().values() if token.content]
-    if place is None or any(map(_reaches_over_spaces, added)):
+    if place is None or any(map(_hides_a_space, added)):
         return None
     if place == _AT_SPACE_MARK_OR_HAN and any(token.normalized for token in added):
-        place = _AT_SPACE  # such tokens are found in the normalised text, not in the one cut here
-    if place == _AT_SPACE and any(token.content.isspace() for token in added):
-        return None
+        place = _AT_SPACE  # where such a token stands in the raw text is not known
     contents = sorted((token.content for token in added), key=len, reverse=True)
     return SafeCuts(
         place=re.compile(place),
@@ -116,11 +114,9 @@ def safe_cuts(tokenizer: tokenizers.Tokenizer) -> SafeCuts | None:
     )
 
 
-def _reaches_over_spaces(token: tokenizers.AddedToken) -> bool:
-    """Whether a space may be part of it, in a way that looking at the raw text does not show."""
-    if token.normalized and token.rstrip:
-        return True
-    return not token.content.isspace() and any(map(str.isspace, token.content))
+def _hides_a_space(token: tokenizers.AddedToken) -> bool:
+    """Whether a space may be part of it unseen: the text that it is found in is not the raw one."""
+    return token.normalized and (token.rstrip or any(map(str.isspace, token.content)))
 
 
 def _place(tokenizer: tokenizers.Tokenizer) -> str | None:

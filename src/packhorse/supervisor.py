@@ -1,9 +1,9 @@
 """Starts the processes of a server, replaces those that die, and ends them all.
 
-    bind        the port first: if it is taken, nothing has been loaded yet
-    start       engines and front ends at once; front ends answer /health with 503 meanwhile
-    watch       a child's status pipe says that it is ready, and by its end that it is dead
-    end         front ends finish what they have, then engines; a second signal ends all now
+    bind     the port first: if it is taken, nothing has been loaded yet
+    start    engines and front ends at once; front ends answer /health with 503 meanwhile
+    watch    a child's status pipe says that it is ready, and by its end that it is dead
+    end      front ends finish what they have, then engines end; a second signal ends all now
 
 Children are started by exec, never by fork alone: no state of one process
 leaks into another. Sockets are this process's and are lent, so a client can
@@ -13,42 +13,249 @@ connect while the process that will serve it is being replaced.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
+import resource
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import time
-from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from collections.abc import Iterator
+from dataclasses import replace
 
 from packhorse import logs
 from packhorse.channel.board import Board
 from packhorse.channel.listener import address_of, listen
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint, load_checkpoint
+from packhorse.child import Child, Kind, described
 from packhorse.config import Config, as_dict, resolve
-from packhorse.errors import ConfigError
 from packhorse.hardware import detect
-from packhorse.launch import SLOT_WORDS, Launch, name_process, tell
-from packhorse.metrics import GAUGES, READY, RESTARTS
+from packhorse.launch import SETUP_FAILED, SLOT_WORDS, Launch, name_process
+from packhorse.metrics import READY, RESTARTS, clear_gauges
+from packhorse.server.listen import bind, url_of
 
 logger = logging.getLogger(__name__)
 
-STARTS_IN_A_ROW = 5
-"""A child that dies so often, never having been ready for ``STEADY_SECONDS``, is given up."""
+TICK_SECONDS = 0.25
 
-STEADY_SECONDS = 30.0
-BACK_OFF_SECONDS = (0.0, 0.2, 1.0, 2.0)
-"""Wait before the first, second, ... start of a row."""
-
-FAULTY_TICKS = 30
-"""An engine whose vitals show a fault for so many seconds on end is killed."""
+FAULT_SECONDS = 30.0
+"""An engine whose vitals show a fault at every tick for so long is killed and replaced."""
 
 DRAIN_SECONDS = 28.0
-"""More than a front end takes at most; then it is killed."""
+"""Longer than a front end takes to finish what it has; then it is killed."""
 
 ENGINE_END_SECONDS = 5.0
+
+FAILED = 1
+"""Exit status when a child dies faster than it can be replaced."""
+
+
+def run(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Raises SetupError for what is found out before any process is started: a
+    wrong setting, a port that is taken, a model that cannot be had.
+    """
+    logs.configure(config.server.log_level, "supervisor")
+    config = resolve(config, detect())
+    http = bind(config.server.hostname, config.server.port)
+    with contextlib.closing(http):
+        checkpoint = load_checkpoint(
+            config.model.model_id,
+            revision=config.model.revision,
+            token=config.model.hf_token,
+            offline=config.model.offline,
+            cache_dir=config.model.huggingface_hub_cache,
+        )
+        logger.info("settings: %s", as_dict(config))
+        _raise_file_limit()
+        supervisor = Supervisor(config, checkpoint, http)
+        with _signals_to(supervisor):
+            return supervisor.run()
+
+
+class Supervisor:
+    """All children of one server."""
+
+    def __init__(self, config: Config, checkpoint: Checkpoint, http: socket.socket) -> None:
+        self._http = http
+        self._name = config.model.served_model_name or checkpoint.model_id
+        devices = [config.model.device]  # one engine each
+        front_ends = int(config.server.front_ends)
+        self._listeners = [listen() for _ in devices]
+        self._board = Board.create(1 + len(devices) + front_ends, SLOT_WORDS)
+        common = Launch(
+            parent=os.getpid(),
+            index=0,
+            config=replace(config, model=replace(config.model, hf_token=None)),
+            model_id=checkpoint.model_id,
+            folder=str(checkpoint.folder),
+            revision=checkpoint.revision,
+            board_fd=self._board.fd,
+            slots=len(self._board.slots),
+            slot=0,
+            listener_fd=http.fileno(),
+            status_fd=-1,
+            engines=[address_of(listener) for listener in self._listeners],
+        )
+        self._engines = [
+            Child(Kind.ENGINE, common.for_engine(index, device, self._listeners[index].fileno()))
+            for index, device in enumerate(devices)
+        ]
+        self._front_ends = [
+            Child(Kind.FRONT_END, common.for_front_end(index)) for index in range(front_ends)
+        ]
+        self._children = [*self._engines, *self._front_ends]
+        self._selector = selectors.DefaultSelector()
+        self._signals = 0
+        self._status = 0
+        self._served = False
+        self._end_by: float | None = None  # when what still runs is killed
+
+    def run(self) -> int:
+        """Until all children have ended; returns the exit status."""
+        name_process(f"supervisor of {url_of(self._http)}")
+        self._http.listen(2048)
+        try:
+            while self._end_by is None or any(child.process for child in self._children):
+                self._tick(time.monotonic())
+                for key, _ in self._selector.select(TICK_SECONDS):
+                    key.data()
+        finally:
+            self._close()
+        return self._status
+
+    def on_signal(self, number: int) -> None:
+        """End: gently at the first signal, at once at the second."""
+        self._signals += 1
+        if self._signals == 1:
+            logger.info("%s: finishing what was received", signal.Signals(number).name)
+            self._end(0)
+        else:
+            self._status = 128 + number
+            self._signal(self._children, signal.SIGKILL)
+
+    def watch(self, woken: socket.socket) -> None:
+        """Wake up for signals: a byte arrives here for each."""
+        self._selector.register(woken, selectors.EVENT_READ, lambda: woken.recv(64))
+
+    def _tick(self, now: float) -> None:
+        """What time brings: starts that are due, faults that last, ends that take too long."""
+        if self._end_by is None:
+            for child in self._children:
+                if child.process is None and now >= child.start_at:
+                    self._start(child)
+            for engine in self._engines:
+                self._check_vitals(engine, now)
+        elif now >= self._end_by:
+            self._signal(self._children, signal.SIGKILL)
+        elif not any(child.process for child in self._front_ends):
+            self._signal(self._engines, signal.SIGTERM)
+            self._end_by = min(self._end_by, now + ENGINE_END_SECONDS)
+
+    def _start(self, child: Child) -> None:
+        child.start()
+        self._selector.register(child, selectors.EVENT_READ, lambda: self._hear(child))
+
+    def _hear(self, child: Child) -> None:
+        news = child.news()
+        if news is None:
+            self._died(child)
+            return
+        now = time.monotonic()
+        for line in news:
+            word, _, child.info = line.partition(" ")
+            if word == "ready":
+                child.ready_since = now
+                child.was_ever_ready = True
+        self._count_ready()
+        if not self._served and all(child.ready_since is not None for child in self._children):
+            self._served = True
+            print(f"Packhorse serves {self._name} on {url_of(self._http)}", flush=True)
+
+    def _died(self, child: Child) -> None:
+        self._selector.unregister(child)
+        slot = self._board.slots[child.launch.slot]
+        clear_gauges(slot)
+        if child.kind is Kind.ENGINE:
+            Vitals(self._board, child.launch.slot).clear()
+        status = child.bury(time.monotonic())
+        self._count_ready()
+        if self._end_by is not None:
+            return
+        if child.given_up:
+            logger.error("%s %s, and is given up", child, described(status))
+            self._end(SETUP_FAILED if status == SETUP_FAILED else FAILED)
+            return
+        logger.error("%s %s; it is replaced", child, described(status))
+        self._board.slots[0][RESTARTS.word(child.kind)] += 1.0
+
+    def _check_vitals(self, engine: Child, now: float) -> None:
+        fault = Vitals(self._board, engine.launch.slot).fault(now)
+        if engine.ready_since is None or fault is None:
+            engine.faulty_since = None
+        elif engine.faulty_since is None:
+            engine.faulty_since = now
+            logger.error("%s %s", engine, fault)
+        elif now - engine.faulty_since > FAULT_SECONDS:
+            logger.error("%s %s; it is killed", engine, fault)
+            engine.signal(signal.SIGKILL)
+            engine.faulty_since = None
+
+    def _end(self, status: int) -> None:
+        """Begin the end."""
+        self._status = status
+        self._end_by = time.monotonic() + DRAIN_SECONDS
+        self._http.close()  # front ends close theirs: from then on connections are refused
+        self._signal(self._front_ends, signal.SIGTERM)
+
+    def _signal(self, children: list[Child], number: int) -> None:
+        for child in children:
+            child.signal(number)
+
+    def _count_ready(self) -> None:
+        for kind, children in ((Kind.ENGINE, self._engines), (Kind.FRONT_END, self._front_ends)):
+            ready = sum(child.ready_since is not None for child in children)
+            self._board.slots[0][READY.word(kind)] = ready
+
+    def _close(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        now = time.monotonic()
+        for child in self._children:
+            if child.process is not None:
+                child.signal(signal.SIGKILL)
+                child.bury(now)
+        self._selector.close()
+        for listener in self._listeners:
+            listener.close()
+        os.close(self._board.fd)
+
+
+@contextlib.contextmanager
+def _signals_to(supervisor: Supervisor) -> Iterator[None]:
+    """SIGTERM and SIGINT wake the supervisor, which is told of them."""
+    woken, waking = socket.socketpair()
+    woken.setblocking(False)
+    waking.setblocking(False)
+    previous = {
+        number: signal.signal(number, lambda number, _: supervisor.on_signal(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    previous_fd = signal.set_wakeup_fd(waking.fileno())
+    supervisor.watch(woken)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous_fd)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        woken.close()
+        waking.close()
+
+
+def _raise_file_limit() -> None:
+    """As many open connections as the system allows; children inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -69,15 +69,19 @@ _TEXTS = (
 )
 
 
-_CHARACTERS = "\x00\x0b\x1c\x7f\x85\xa0\xadß\u0301\u0345\u0489\u200b\u2028\u3000中！😀\ufffd"
+_CHARACTERS = (
+    "\x00\x0b\x1c\x7f\x85\xa0\xad\u0301\u0345\u0489\u200b\u200d\u2028\u3000\ufe0f\ufffdßİΣ中！가😀ﾞ"
+)
 
 
 def _around_characters() -> Iterator[str]:
-    """One character of each kind within a word, at its end and by itself."""
+    """One character of each kind: within a word, at either end, doubled, by itself."""
     for character in _CHARACTERS:
         yield f"un{character}able"
         yield f"{character}able un{character}"
         yield f"a {character} b"
+        yield f"A{character}1"
+        yield f"e{character}{character}!{character}"
 
 
 def _around_added_tokens(added: Sequence[str]) -> Iterator[str]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -44,7 +46,7 @@ def oracle(qkv, lengths, heads):
     """Each sequence on its own; a tail token is a sequence."""
     q, k, v = np.split(qkv.cpu().double().numpy(), 3, axis=1)
     bounds = bounds_of([*lengths, *[1] * (len(q) - sum(lengths))])
-    rows = [attend(q[a:b], k[a:b], v[a:b], heads) for a, b in zip(bounds, bounds[1:], strict=False)]
+    rows = [attend(q[a:b], k[a:b], v[a:b], heads) for a, b in pairwise(bounds)]
     return torch.from_numpy(np.concatenate(rows))
 
 
@@ -155,7 +157,7 @@ def test_cls_attention(head, dtype, device):
     kv = draw(bounds[-1] + 4, 2 * heads * head, dtype, device)
     q, (k, v) = query.cpu().double().numpy(), np.split(kv.cpu().double().numpy(), 2, axis=1)
     wanted = np.zeros(q.shape)
-    for i, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for i, (a, b) in enumerate(pairwise(bounds)):
         if a < b:
             wanted[i] = attend(q[i : i + 1], k[a:b], v[a:b], heads)[0]
     for module in (attention, reference):

@@ -92,9 +92,7 @@ def launch_all(dtype: torch.dtype, heads: int, head: int) -> None:
     if dtype == torch.float16:
         layout.expand(bounds, one, tokens)
         layout.token_types(bounds, one, ids[:4], tokens)
-        embedding.embedding_layer_norm(
-            ids, ids, ids, states, states, states, vector, vector, 1e-12
-        )
+        embedding.embedding_layer_norm(ids, ids, ids, states, states, states, vector, vector, 1e-12)
         pooling.first_token_pool(states, bounds)
         pooling.mean_pool(states, bounds)
 

@@ -27,9 +27,7 @@ def test_pools(module, hidden, dtype, device):
 
     first = module.first_token_pool(states, bounds)
     assert first.dtype == dtype
-    assert torch.equal(
-        first, torch.stack([p[0] if len(p) else nothing.to(dtype) for p in parts])
-    )
+    assert torch.equal(first, torch.stack([p[0] if len(p) else nothing.to(dtype) for p in parts]))
     mean = module.mean_pool(states, bounds)
     assert mean.dtype == torch.float32
     wanted = torch.stack([p.double().mean(0) if len(p) else nothing.double() for p in parts])

@@ -1,12 +1,15 @@
 import math
+import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packhorse.engine.batch import Batch
 from packhorse.engine.cost_model import CostModel
-from packhorse.engine.scheduler import Batch, Limits, Scheduler
+from packhorse.engine.scheduler import Limits, Scheduler
 from packhorse.request import Arrivals, Sequences, bounds_of
 
 UNBOUNDED = math.inf
@@ -21,16 +24,22 @@ def sequences_of(lengths: list[int], first_id: int = 0) -> Sequences:
     )
 
 
-def arrivals_of(requests: dict[int, list[int]], first_id: int = 0) -> Arrivals:
+def arrivals_of(
+    requests: dict[int, list[int]],
+    first_id: int = 0,
+    clients: Sequence[int] = (),
+    priorities: Sequence[int] = (),
+    deadlines: Sequence[float] = (),
+) -> Arrivals:
     """One arrival: for each ticket the lengths of its sequences."""
     lengths = [length for request in requests.values() for length in request]
     count = len(requests)
     return Arrivals(
         tickets=np.array(list(requests), np.uint64),
         counts=np.array([len(request) for request in requests.values()], np.int32),
-        clients=np.zeros(count, np.uint64),
-        priorities=np.zeros(count, np.int8),
-        deadlines=np.full(count, math.inf),
+        clients=np.array(clients or [0] * count, np.uint64),
+        priorities=np.array(priorities or [0] * count, np.int8),
+        deadlines=np.array(deadlines or [math.inf] * count),
         sequences=sequences_of(lengths, first_id),
         arrived=1.0,
     )
@@ -160,3 +169,69 @@ def test_taking_rows_out_of_a_batch_leaves_the_others_where_they_were(rows: list
     assert left == [owner for row, owner in enumerate(owners) if row not in rows]
     assert len(arrived) == len(tickets)
     assert [parts(batch.alone(row)) for row in rows] == [[(*owners[row], 1)] for row in rows]
+
+
+LARGE, SMALL = 2**63 + 7, 3
+"""Two clients; the first's number would not fit a signed integer."""
+
+
+def test_a_client_with_one_text_is_not_behind_another_ones_thousand() -> None:
+    queue = scheduler(max_tokens=100)
+    queue.add(arrivals_of({1: [10] * 1000}, clients=[LARGE]))
+    first = queue.next_batch()
+    queue.add(arrivals_of({2: [10], 3: [10]}, clients=[SMALL, SMALL]))
+    second = queue.next_batch()
+    assert first is not None
+    assert second is not None
+    assert parts(first) == [(1, 0, 10)]
+    assert sorted(parts(second)) == [(1, 10, 5), (1, 15, 3), (2, 0, 1), (3, 0, 1)]
+
+
+def test_two_busy_clients_share_evenly_in_tokens() -> None:
+    queue = scheduler(max_tokens=120, max_sequences=1000)
+    queue.add(arrivals_of({1: [30] * 100, 2: [5] * 600}, clients=[1, 2]))
+    shares = {1: 0, 2: 0}
+    for batch in drain(queue)[:40]:
+        for ticket, _, count in parts(batch):
+            shares[ticket] += count * (30 if ticket == 1 else 5)
+    assert shares[1] == pytest.approx(shares[2], rel=0.1)
+
+
+def test_a_long_sequence_gets_its_turn_among_short_ones() -> None:
+    queue = scheduler(max_tokens=100)
+    queue.add(arrivals_of({1: [1] * 5000}, clients=[1]))
+    queue.add(arrivals_of({2: [95, 95]}, clients=[2]))
+    taken = [i for i, batch in enumerate(drain(queue)) for t, _, _ in parts(batch) if t == 2]
+    assert taken[1] <= 6
+
+
+def test_mixed_clients_in_one_arrival_keep_their_order() -> None:
+    queue = scheduler(max_tokens=1000)
+    requests = {ticket: [ticket + 1, 2] for ticket in range(9)}
+    queue.add(arrivals_of(requests, clients=[2, 1, 2, 3, 1, 2, 3, 3, 1]))
+    batch = queue.next_batch()
+    assert batch is not None
+    assert sorted(parts(batch)) == [(ticket, 0, 2) for ticket in range(9)]
+    by_ticket = {t: batch.sequences.lengths[2 * i] for i, (t, _, _) in enumerate(parts(batch))}
+    assert by_ticket == {ticket: ticket + 1 for ticket in range(9)}
+    order = [t for t, _, _ in parts(batch)]
+    for members in ([0, 2, 5], [1, 4, 8], [3, 6, 7]):
+        assert [t for t in order if t in members] == members
+
+
+def test_priority_goes_before_arrival_within_a_client() -> None:
+    queue = scheduler(max_tokens=20)
+    queue.add(arrivals_of({1: [10] * 4}))
+    queue.add(arrivals_of({2: [10], 3: [10]}, priorities=[0, 5]))
+    queue.add(arrivals_of({4: [10]}, priorities=[-1]))
+    order = [t for batch in drain(queue) for t, _, n in parts(batch) for _ in range(n)]
+    assert order == [3, 1, 1, 1, 1, 2, 4]
+
+
+def test_what_nobody_waits_for_any_more_is_not_run() -> None:
+    queue = scheduler(max_tokens=20)
+    past, future = time.monotonic() - 1, time.monotonic() + 60
+    deadlines = [future, past, future, past]
+    queue.add(arrivals_of({1: [10], 2: [10, 10], 3: [10], 4: [5]}, deadlines=deadlines))
+    assert [parts(batch) for batch in drain(queue)] == [[(1, 0, 1), (3, 0, 1)]]
+    assert (queue.num_sequences, queue.num_tokens) == (0, 0)

@@ -92,19 +92,19 @@ class Channel:
         while self._unsent and self._send_fragment(*self._unsent[0]):
             self.pending -= len(self._unsent.popleft()[1])
 
-    def receive(self) -> bytes | bytearray | None:
+    def receive(self) -> Bytes | None:
         """The next message, or None when it has not arrived, or not all of it.
 
         Raises ChannelClosedError when the peer is gone, ProtocolError when it is no Packhorse.
         """
+        message: Bytes | None = None
         try:
-            while True:
+            while message is None:
                 if self._assembled is None:
                     message = self._receive_first()
                 else:
                     message = self._receive_more(self._assembled)
-                if message is not None:
-                    return message
+            return message
         except BlockingIOError:
             return None
         except OSError as error:
@@ -178,6 +178,4 @@ class Channel:
         for start in range(0, len(message), FRAGMENT):
             flags = _FIRST if start == 0 else 0
             flags |= _LAST if start + FRAGMENT >= len(message) else 0
-            self._keep(
-                _HEADER.pack(_MAGIC, flags, len(message)), view[start : start + FRAGMENT]
-            )
+            self._keep(_HEADER.pack(_MAGIC, flags, len(message)), view[start : start + FRAGMENT])

@@ -24,15 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from packhorse.channel.channel import Bytes, ProtocolError
-from packhorse.request import (
-    Arrivals,
-    Completions,
-    Int32Array,
-    Sequences,
-    TicketArray,
-    bounds_of,
-    concatenate,
-)
+from packhorse.request import Arrivals, Completions, Sequences, TicketArray
 
 _HEADER = struct.Struct("=BBHIIId")
 _SEGMENTS, _POSITIONS = 1, 2  # flags of ARRIVALS: which optional arrays are there
@@ -57,40 +49,35 @@ def kind_of(message: Bytes) -> Kind:
         raise ProtocolError(f"unknown kind of message: {message[0]}") from None
 
 
-def encode_arrivals(
-    tickets: PySequence[int],
-    requests: PySequence[Sequences],
-    arrived: float,
-    *,
-    clients: PySequence[int] | None = None,
-    priorities: PySequence[int] | None = None,
-    deadlines: PySequence[float] | None = None,
-    first_position: int = 0,
-) -> bytes:
-    """Requests that leave together, as one message; see ``Arrivals`` for the columns.
+def encode_arrivals(arrivals: Arrivals) -> bytes:
+    """Requests as one message.
 
-    ``truncated`` stays behind: the engine has no use for it. ``first_position``
-    is needed as in ``concatenate``.
+    ``sequences.truncated`` stays behind: the engine has no use for it.
     """
-    count = len(tickets)
-    sequences, ids = _packed(requests, first_position)
-    counts = np.fromiter(map(len, requests), np.int32, count)
+    sequences = arrivals.sequences
     segments, positions = sequences.segment_starts, sequences.position_ids
     flags = (0 if segments is None else _SEGMENTS) | (0 if positions is None else _POSITIONS)
+    header = _HEADER.pack(
+        Kind.ARRIVALS,
+        flags,
+        0,
+        len(arrivals.tickets),
+        len(sequences),
+        sequences.num_tokens,
+        arrivals.arrived,
+    )
     return b"".join(
         (
-            _HEADER.pack(
-                Kind.ARRIVALS, flags, 0, count, len(sequences), sequences.num_tokens, arrived
-            ),
-            np.array(tickets, np.uint64).data,
-            _column(clients, 0, np.uint64, count),
-            _column(deadlines, np.inf, np.float64, count),
-            counts.data,
-            sequences.cu_seqlens.data,
-            ids,
-            b"" if segments is None else segments.data,
-            b"" if positions is None else positions.data,
-            _column(priorities, 0, np.int8, count),
+            header,
+            _bytes_of(arrivals.tickets, np.uint64),
+            _bytes_of(arrivals.clients, np.uint64),
+            _bytes_of(arrivals.deadlines, np.float64),
+            _bytes_of(arrivals.counts, np.int32),
+            _bytes_of(sequences.cu_seqlens, np.int32),
+            _bytes_of(sequences.input_ids, np.int32),
+            b"" if segments is None else _bytes_of(segments, np.int32),
+            b"" if positions is None else _bytes_of(positions, np.int32),
+            _bytes_of(arrivals.priorities, np.int8),
         )
     )
 
@@ -133,16 +120,11 @@ def decode_cancel(message: Bytes) -> TicketArray:
 def encode_completions(completions: Completions) -> bytes:
     """Answers as one message."""
     num_rows, num_labels = completions.logits.shape
+    num_parts = len(completions.tickets)
     return b"".join(
         (
             _HEADER.pack(
-                Kind.COMPLETIONS,
-                0,
-                0,
-                len(completions.tickets),
-                num_rows,
-                num_labels,
-                completions.inference,
+                Kind.COMPLETIONS, 0, 0, num_parts, num_rows, num_labels, completions.inference
             ),
             _bytes_of(completions.tickets, np.uint64),
             _bytes_of(completions.offsets, np.int32),
@@ -205,39 +187,6 @@ class _Columns:
         """Raise ProtocolError if something is left."""
         if self._at != len(self._message):
             raise ProtocolError("a message is longer than it says")
-
-
-def _packed(requests: PySequence[Sequences], first_position: int) -> tuple[Sequences, Bytes]:
-    """All requests as one Sequences, and the bytes of their ids.
-
-    Plain requests are joined as bytes, and the ids of the result are left out:
-    that costs a tenth of what concatenating their arrays does.
-    """
-    if len(requests) > 1 and all(
-        request.segment_starts is None and request.position_ids is None for request in requests
-    ):
-        bounds = _joined_bounds(requests)
-        ids = b"".join([request.input_ids.data for request in requests])
-        nothing = np.empty(0, np.int32)
-        return Sequences(nothing, bounds, np.empty(0, np.bool_)), ids
-    sequences = concatenate(requests, first_position)
-    return sequences, sequences.input_ids.data
-
-
-def _joined_bounds(requests: PySequence[Sequences]) -> Int32Array:
-    """cu_seqlens of all requests as one packed row."""
-    joined = np.frombuffer(b"".join([request.cu_seqlens.data for request in requests]), np.int32)
-    if len(joined) == 2 * len(requests):  # one sequence each: the usual case
-        return bounds_of(joined[1::2])
-    # Between the bounds of one request and those of the next there is no sequence.
-    borders = np.cumsum([len(request) + 1 for request in requests])[:-1] - 1
-    return bounds_of(np.delete(np.diff(joined), borders))
-
-
-def _column(
-    values: PySequence[float] | None, default: float, dtype: DTypeLike, count: int
-) -> memoryview:
-    return (np.full(count, default, dtype) if values is None else np.array(values, dtype)).data
 
 
 def _bytes_of(array: NDArray[Any], dtype: DTypeLike) -> memoryview:

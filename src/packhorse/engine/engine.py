@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config
+from packhorse.engine.batch import Batch
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.load import load_runner
 from packhorse.engine.model_runner import Launched, ModelRunner
-from packhorse.engine.scheduler import Batch, Limits, Scheduler
+from packhorse.engine.scheduler import Limits, Scheduler
 from packhorse.errors import InternalError, NonFiniteOutputError
 from packhorse.request import Arrivals, Completions, Output
 

@@ -103,6 +103,7 @@ class EngineProcess:
         self._longest = 0.0
         self._failures = 0
         self._ended = False
+        self._beat(progress=True)
 
     def run(self) -> None:
         """Until ``end`` is called.
@@ -270,7 +271,9 @@ class EngineProcess:
         self._failures = 0
 
 
-def _parts_of(completions: Completions, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Completions:
+def _parts_of(
+    completions: Completions, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> Completions:
     """The chosen parts, bool (P,), with their rows."""
     if chosen.all():
         return completions

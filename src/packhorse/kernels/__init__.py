@@ -36,6 +36,7 @@ class Ops:
     layer_norm: Callable[..., Tensor]
     residual_layer_norm: Callable[..., Tensor]
     bias_activation: Callable[..., Tensor]
+    linear_activation: Callable[..., Tensor]
     packed_attention: Callable[..., Tensor]
     cls_attention: Callable[..., Tensor]
     first_token_pool: Callable[..., Tensor]
@@ -76,6 +77,7 @@ def _triton(reason: str) -> Ops:
         layer_norm=layer_norm.layer_norm,
         residual_layer_norm=layer_norm.residual_layer_norm,
         bias_activation=mlp.bias_activation,
+        linear_activation=mlp.linear_activation,
         packed_attention=attention.packed_attention,
         cls_attention=attention.cls_attention,
         first_token_pool=pooling.first_token_pool,
@@ -93,6 +95,7 @@ def _reference(reason: str) -> Ops:
         layer_norm=reference.layer_norm,
         residual_layer_norm=reference.residual_layer_norm,
         bias_activation=reference.bias_activation,
+        linear_activation=reference.linear_activation,
         packed_attention=reference.packed_attention,
         cls_attention=reference.cls_attention,
         first_token_pool=reference.first_token_pool,

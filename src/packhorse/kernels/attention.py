@@ -7,6 +7,7 @@ has. Scores, sums and the running output are float32; float32 inputs are
 multiplied as float32, never as TF32.
 """
 
+# ruff: noqa: N803 - what is fixed at compile time is in capitals, as in Triton's own code
 from __future__ import annotations
 
 import math
@@ -64,9 +65,11 @@ def packed_attention(
         HEAD=head,
         BLOCK_HEAD=block_head,
         ROWS=tile.rows,
-        KEYS=tile.columns,
+        OPEN_KEYS=tile.open_keys,
+        OPEN_STAGES=tile.open_stages,
+        EDGE_KEYS=tile.edge_keys,
+        EDGE_STAGES=tile.edge_stages,
         num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
     )
     return out
 
@@ -108,7 +111,8 @@ def cls_attention(
 @triton.jit
 def _visit(
     acc, top, total, q, keys, values, stride, scale, first, last, starts, ends,
-    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
+    KEYS: tl.constexpr, STAGES: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Keys first .. last-1 folded into the running maximum, sum and output of a tile of rows.
 
@@ -117,7 +121,7 @@ def _visit(
     block = tl.arange(0, KEYS)
     dims = tl.arange(0, BLOCK_HEAD)
     real = (dims < HEAD) | (HEAD == BLOCK_HEAD)
-    for n in tl.range(first, last, KEYS):
+    for n in tl.range(first, last, KEYS, num_stages=STAGES):
         columns = n + block
         present = (columns < last) | (not MASKED)
         # int64 for the block, int32 within it: T x 3 D can pass 2^31.
@@ -146,11 +150,12 @@ def _visit(
 
 
 # T is not specialised: it would compile anew where T is odd or 1, in the middle of serving.
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["starts", "ends"])
 def _packed_attention(
     qkv, starts, ends, out, num_tokens, stride, out_stride, scale,
     HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, OPEN_KEYS: tl.constexpr, OPEN_STAGES: tl.constexpr,
+    EDGE_KEYS: tl.constexpr, EDGE_STAGES: tl.constexpr,
 ):  # fmt: skip
     # Heads of one tile side by side, so that programs in flight read whole rows of qkv.
     head = tl.program_id(0) % HEADS
@@ -176,16 +181,16 @@ def _packed_attention(
     total = tl.zeros([ROWS], tl.float32)
     # In a tile within one sequence, whole blocks of keys need no mask.
     alone = tl.load(starts + last_row) == first_key
-    open_keys = tl.where(alone, (last_key - first_key) // KEYS * KEYS, 0)
+    open_keys = tl.where(alone, (last_key - first_key) // OPEN_KEYS * OPEN_KEYS, 0)
     acc, top, total = _visit(
         acc, top, total, q, keys, values, stride, scale,
         first_key, first_key + open_keys, row_starts, row_ends,
-        HEAD, BLOCK_HEAD, KEYS, False,
+        HEAD, BLOCK_HEAD, OPEN_KEYS, OPEN_STAGES, False,
     )  # fmt: skip
     acc, top, total = _visit(
         acc, top, total, q, keys, values, stride, scale,
         first_key + open_keys, last_key, row_starts, row_ends,
-        HEAD, BLOCK_HEAD, KEYS, True,
+        HEAD, BLOCK_HEAD, EDGE_KEYS, EDGE_STAGES, True,
     )  # fmt: skip
     y = (acc / total[:, None]).to(out.dtype.element_ty)
     target = out + rows.to(tl.int64)[:, None] * out_stride + head * HEAD + dims[None, :]

@@ -7,6 +7,7 @@ read from each table that is given (the position and type tables stay in cache)
 and as many written.
 """
 
+# ruff: noqa: N803 - what is fixed at compile time is in capitals, as in Triton's own code
 from __future__ import annotations
 
 import torch

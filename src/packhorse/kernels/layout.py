@@ -5,6 +5,7 @@ computed there. Bytes moved: 12 T written, and log2(N) reads a token that the
 cache answers; the time is that of one launch.
 """
 
+# ruff: noqa: N803 - what is fixed at compile time is in capitals, as in Triton's own code
 from __future__ import annotations
 
 import torch
@@ -23,8 +24,10 @@ def expand(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Positions, starts, ends, each int32 (T,); see ``reference.expand``."""
     if out is None:
-        blank = torch.empty(3, num_tokens, dtype=torch.int32, device=cu_seqlens.device)
-        out = blank[0], blank[1], blank[2]
+        positions, starts, ends = (
+            torch.empty(num_tokens, dtype=torch.int32, device=cu_seqlens.device) for _ in range(3)
+        )
+        out = positions, starts, ends
     tile = tiles.EXPAND
     _expand[(triton.cdiv(num_tokens, tile.columns),)](
         cu_seqlens,
@@ -81,7 +84,10 @@ def _owner(cu_seqlens, count, tokens, STEPS: tl.constexpr):
 
 
 # T is not specialised: it would compile anew where T is odd or 1, in the middle of serving.
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(
+    do_not_specialize=["num_tokens"],
+    do_not_specialize_on_alignment=["cu_seqlens", "positions", "starts", "ends"],
+)
 def _expand(
     cu_seqlens, num_sequences, positions, starts, ends, num_tokens,
     STEPS: tl.constexpr, BLOCK: tl.constexpr,
@@ -98,7 +104,10 @@ def _expand(
     tl.store(ends + tokens, end, inside)
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(
+    do_not_specialize=["num_tokens"],
+    do_not_specialize_on_alignment=["cu_seqlens", "segment_starts", "token_type_ids"],
+)
 def _token_types(
     cu_seqlens, num_sequences, segment_starts, token_type_ids, num_tokens,
     STEPS: tl.constexpr, BLOCK: tl.constexpr,

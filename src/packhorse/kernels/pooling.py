@@ -3,6 +3,7 @@
 An empty sequence (a repeated bound, the padding of N) gives zeros.
 """
 
+# ruff: noqa: N803 - what is fixed at compile time is in capitals, as in Triton's own code
 from __future__ import annotations
 
 import torch
@@ -22,9 +23,7 @@ def first_token_pool(
     """
     count, hidden = cu_seqlens.numel() - 1, hidden_states.shape[1]
     if out is None:
-        out = torch.empty(
-            (count, hidden), dtype=hidden_states.dtype, device=hidden_states.device
-        )
+        out = torch.empty((count, hidden), dtype=hidden_states.dtype, device=hidden_states.device)
     tile = tiles.GATHER
     block = min(tile.columns, triton.next_power_of_2(hidden))
     _first_token_pool[(triton.cdiv(count, tile.rows), triton.cdiv(hidden, block))](

@@ -91,9 +91,7 @@ def token_types(
     return _into((own & (tokens - cu_seqlens[owner] >= second)).int(), out)
 
 
-def _owners(
-    cu_seqlens: Tensor, num_sequences: Tensor, num_tokens: int
-) -> tuple[Tensor, Tensor]:
+def _owners(cu_seqlens: Tensor, num_sequences: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
     """Each token's sequence, and whether it has one (a tail token has none)."""
     count = int(num_sequences)
     bounds = cu_seqlens[: count + 1].contiguous()
@@ -170,6 +168,14 @@ def bias_activation(
     function = ACTIVATIONS[activation]
     widened = x.float() if bias is None else x.float() + bias.float()
     return _into(function(widened).to(x.dtype), out)
+
+
+def linear_activation(
+    x: Tensor, weight: Tensor, bias: Tensor, activation: str, out: Tensor | None = None
+) -> Tensor:
+    """activation(x weight^T + bias): x (rows, D), weight (F, D), bias (F,) to (rows, F)."""
+    function = ACTIVATIONS[activation]
+    return _into(function(F.linear(x, weight, bias).float()).to(x.dtype), out)
 
 
 def packed_attention(

@@ -25,29 +25,67 @@ class Tile:
     num_stages: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Queries of one program, and the two loops over its keys: blocks and blocks in flight.
+
+    ``open`` is the loop over keys that every query of the tile sees, ``edge``
+    the masked one over the rest.
+    """
+
+    rows: int
+    num_warps: int
+    open_keys: int
+    open_stages: int
+    edge_keys: int
+    edge_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """Rows x columns of a matrix product that one program computes, ``depth`` at a step."""
+
+    rows: int
+    columns: int
+    depth: int
+    num_warps: int
+    num_stages: int
+    group: int = 8
+
+
 HOPPER = 9
 
-# Safe on every GPU from compute capability 8.0; by padded head size. Half types.
-ATTENTION = {16: Tile(64, 64, 4, 2), 32: Tile(64, 64, 4, 2), 64: Tile(64, 32, 4, 2)}
-ATTENTION_WIDE = Tile(64, 32, 4, 2)
+# Safe on every GPU from compute capability 8.0. Half types.
+ATTENTION = AttentionTile(64, 4, 32, 2, 32, 2)
 # float32 multiplies on the CUDA cores: small tiles, or the registers spill.
-ATTENTION_FLOAT32 = Tile(32, 32, 4, 1)
-# One H200.
-ATTENTION_HOPPER = {16: Tile(64, 64, 4, 2), 32: Tile(64, 64, 4, 2), 64: Tile(64, 64, 4, 2)}
+ATTENTION_FLOAT32 = AttentionTile(32, 4, 32, 1, 32, 1)
+# One H200, by padded head size.
+ATTENTION_HOPPER = {
+    16: AttentionTile(64, 4, 64, 2, 32, 3),
+    32: AttentionTile(64, 4, 64, 2, 32, 3),
+    64: AttentionTile(64, 4, 64, 2, 32, 3),
+}
 
 
 @cache
-def attention(dtype: torch.dtype, block_head: int, generation: int) -> Tile:
-    """Queries x keys of ``packed_attention`` for a head size padded to ``block_head``."""
+def attention(dtype: torch.dtype, block_head: int, generation: int) -> AttentionTile:
+    """The tile of ``packed_attention`` for a head size padded to ``block_head``."""
     if dtype == torch.float32:
         return ATTENTION_FLOAT32
-    table = ATTENTION_HOPPER if generation == HOPPER else ATTENTION
-    return table.get(block_head, ATTENTION_WIDE)
+    return ATTENTION_HOPPER.get(block_head, ATTENTION) if generation == HOPPER else ATTENTION
 
 
-CLS_ATTENTION = Tile(1, 32, 1, 2)
-BIAS_ACTIVATION = Tile(4, 1024, 4)
-MEAN_POOL = Tile(32, 128, 4)
+@cache
+def linear_activation(dtype: torch.dtype, rows: int, generation: int) -> ProductTile | None:
+    """The tile of the fused product and activation; None where the library's product wins."""
+    if generation != HOPPER or dtype == torch.float32:
+        return None
+    return ProductTile(128, 128, 64, 8, 3)
+
+
+CLS_ATTENTION = Tile(1, 32, 1)
+BIAS_ACTIVATION = Tile(1, 1024, 4)
+MEAN_POOL = Tile(32, 64, 1)
 EXPAND = Tile(1, 256, 4)
 GATHER = Tile(4, 1024, 4)
 
@@ -56,12 +94,9 @@ GATHER = Tile(4, 1024, 4)
 def normalised_rows(columns: int) -> Tile:
     """Rows a program normalises; ``columns`` is the hidden size padded to a power of two.
 
-    One warp a row keeps the sums inside a warp, up to the width where a row no
-    longer fits the registers of one.
+    One row, and a warp for each 1,024 columns: the sums of most models stay within a warp.
     """
-    if columns <= 1024:
-        return Tile(4, columns, 4)
-    return Tile(1, columns, min(16, columns // 512))
+    return Tile(1, columns, min(16, max(1, columns // 1024)))
 
 
 @cache

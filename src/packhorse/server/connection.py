@@ -1,18 +1,22 @@
-"""What uvicorn leaves out for a connection: who hung up, who stalls, and errors as JSON."""
+"""What uvicorn leaves out for a connection: who hung up, who stalls, and quick answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from packhorse.errors import MalformedRequestError
 from packhorse.server.body import ClientGoneError, Scope
-from packhorse.server.engine_client import Pending
+from packhorse.server.pending import Pending
 from packhorse.server.schemas import error_body
 
-EXTENSION = "packhorse.connection"
+EXTENSION = "packhorse.exchange"
 
 STALL_SECONDS = 20.0
 """A client that sends nothing for so long in the middle of a request is cut off (at most twice
@@ -27,9 +31,9 @@ class Connection(HttpToolsProtocol):
     _bytes_before = 0
     _sweeps_in_headers = 0
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: self}  # type: ignore[typeddict-unknown-key]
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self.scope["extensions"] = {EXTENSION: Exchange(self, self.cycle)}  # type: ignore[dict-item]
 
     def data_received(self, data: bytes) -> None:
         self._bytes_seen += len(data)
@@ -61,6 +65,44 @@ class Connection(HttpToolsProtocol):
         return self.cycle.more_body and not moved
 
 
+class Exchange:
+    """A request and its answer on a connection: ASGI's ``send`` for those who are in a hurry.
+
+    ``send`` looks at every header with two regular expressions and writes head
+    and body one after the other; on the hot route that was a third of the
+    time. Here the head is bytes that are known to be right, in one write.
+    """
+
+    __slots__ = ("_connection", "_cycle")
+
+    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
+        self._connection = connection
+        self._cycle = cycle
+
+    def wait_for(self, pending: Pending | None) -> None:
+        """Abandon this request if the client hangs up."""
+        self._connection.pending = pending
+
+    async def answer(self, head: bytes, body: bytes) -> None:
+        """200 with these header lines, each with its line end, and this body."""
+        connection, cycle = self._connection, self._cycle
+        if connection.flow.write_paused and not cycle.disconnected:
+            await connection.flow.drain()
+        if cycle.disconnected:
+            return
+        cycle.response_started = cycle.response_complete = True
+        lines = [STATUS_LINE[200]]
+        for name, value in connection.server_state.default_headers:
+            lines += (name, b": ", value, b"\r\n")
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines += (b"content-length: %d\r\n" % len(body), head, b"\r\n", body)
+        connection.transport.write(b"".join(lines))
+        if not cycle.keep_alive:
+            connection.transport.close()
+        cycle.on_response()
+
+
 def sweep(connections: Iterable[Any]) -> int:
     """Cut off the clients that stall; call it every ``STALL_SECONDS``."""
     stalling = [c for c in connections if isinstance(c, Connection) and c.stalls()]
@@ -69,7 +111,7 @@ def sweep(connections: Iterable[Any]) -> int:
     return len(stalling)
 
 
-def connection_of(scope: Scope) -> Connection | None:
-    """The connection of a request, or None under another server."""
+def exchange_of(scope: Scope) -> Exchange | None:
+    """The exchange of a request, or None under another server."""
     extensions = scope.get("extensions")
     return extensions.get(EXTENSION) if extensions else None

@@ -1,7 +1,5 @@
-"""From token ids to an answer: the front end's side of the channels to the engines.
+"""The front end's side of the channels to the engines.
 
-Requests that are submitted in one turn of the event loop leave as one message
-to an engine, and its answer to a batch comes as one message for all of them.
 When an engine dies, what it had is failed at once and the connection is made
 anew: it is accepted when the next engine is ready.
 """
@@ -10,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Sequence as PySequence
 from typing import Any
 
+import numpy as np
+
 from packhorse.channel import codec, listener
 from packhorse.channel.channel import (
+    Bytes,
     Channel,
     ChannelClosedError,
     ChannelFullError,
@@ -24,90 +24,38 @@ from packhorse.channel.channel import (
 )
 from packhorse.channel.codec import Kind
 from packhorse.channel.vitals import Vitals
-from packhorse.errors import (
-    DeadlineExceededError,
-    OverloadedError,
-    ServedError,
-    UnavailableError,
-)
-from packhorse.request import Completions, Sequences
+from packhorse.errors import DeadlineExceededError, OverloadedError, ServedError, UnavailableError
+from packhorse.request import Arrivals, Completions, Sequences
+from packhorse.server.pending import Block, Pending
 
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.05
 
-
-class Block:
-    """One message of answers, shared by the requests it answers.
-
-    ``written`` holds what was made of its rows, so that it is made once for all of them.
-    """
-
-    __slots__ = ("completions", "failed", "written")
-
-    def __init__(self, completions: Completions) -> None:
-        self.completions = completions
-        self.failed = bool(completions.codes.any())
-        self.written: dict[bool, list[bytes]] = {}
-
-
-class Pending:
-    """A request that was submitted: await ``future``, then read the rest.
-
-    parts       (block, offset in the request, first row in the block, count), as they came
-    queue_wait  seconds until its first batch started
-    inference   seconds of its batches, added up
-    """
-
-    __slots__ = (
-        *("count", "deadline", "future", "inference", "left", "link", "parts"),
-        *("queue_wait", "sequences", "ticket", "tokens"),
-    )
-
-    def __init__(
-        self,
-        link: EngineLink,
-        ticket: int,
-        sequences: Sequences,
-        deadline: float,
-        future: asyncio.Future[None],
-    ) -> None:
-        self.link = link
-        self.ticket = ticket
-        self.sequences: Sequences | None = sequences  # until they are sent
-        self.deadline = deadline
-        self.future = future
-        self.count = self.left = len(sequences)
-        self.tokens = sequences.num_tokens
-        self.parts: list[tuple[Block, int, int, int]] = []
-        self.queue_wait = 0.0
-        self.inference = 0.0
-
-    def abandon(self, error: Exception) -> None:
-        """End the wait with this error; the engine drops what it has not begun."""
-        if not self.future.done():
-            self.link.drop(self)
-            self.future.set_exception(error)
+_NOT_READY = "the engine is not ready yet"
 
 
 class EngineLink:
-    """One engine, as seen from here."""
+    """One engine, as seen from here.
 
-    def __init__(self, address: bytes, vitals: Vitals, first_position: int) -> None:
+    fault   why it cannot be used, or None
+    info    what it says of itself; None when it is not there
+    tokens  that it has of ours
+    """
+
+    def __init__(self, address: bytes, vitals: Vitals) -> None:
         self._address = address
         self._vitals = vitals
-        self._first_position = first_position
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._writing = False  # whether the loop tells us of room in the socket
         self._pending: dict[int, Pending] = {}
-        self._outbox: list[Pending] = []
-        self._dropped: list[int] = []
+        self._abandoned: list[int] = []
         self._tickets = 0
         self._closed = False
         self.tokens = 0
         self.info: dict[str, Any] | None = None
-        self.fault: str | None = "is not ready yet"
+        self.fault: str | None = _NOT_READY
 
     def connect(self) -> None:
         """Connect, and keep trying."""
@@ -122,122 +70,96 @@ class EngineLink:
         self._loop.add_reader(self._channel.fileno(), self._read)
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; what is pending is failed."""
         self._closed = True
-        self._lost()
+        self._lose()
 
     def look(self, now: float) -> None:
         """Check the engine's vitals, and deadlines; called now and then."""
-        connected = self.info is not None
-        self.fault = self._vitals.fault(now) if connected else "is not ready yet"
+        if self.info is not None:
+            fault = self._vitals.fault(now)
+            self.fault = None if fault is None else f"the engine {fault}"
         for late in [p for p in self._pending.values() if p.deadline < now]:
             late.abandon(DeadlineExceededError("the deadline passed before the answer was there"))
 
-    def submit(self, sequences: Sequences, deadline: float = math.inf) -> Pending:
-        """Send with what else is submitted in this turn of the loop.
-
-        Raises UnavailableError or OverloadedError.
-        """
+    def send(self, requests: PySequence[Pending], sequences: Sequences) -> None:
+        """Send requests, whose inputs are ``sequences``; they are failed if it cannot be."""
         if self.fault is not None or self._channel is None:
-            raise UnavailableError(f"the engine {self.fault}")
-        if self._channel.full:
-            raise OverloadedError("the engine does not keep up")
-        self._tickets += 1
-        pending = Pending(
-            self, self._tickets, sequences, deadline, self._loop.create_future()
-        )
-        self._pending[pending.ticket] = pending
-        self.tokens += pending.tokens
-        if not self._outbox:
-            self._loop.call_soon(self._send)
-        self._outbox.append(pending)
-        return pending
+            _fail(requests, UnavailableError(self.fault or _NOT_READY))
+            return
+        first = self._tickets + 1
+        self._tickets += len(requests)
+        for ticket, pending in enumerate(requests, first):
+            pending.ticket = ticket
+            pending.on_abandon = self._abandon
+            self._pending[ticket] = pending
+        self.tokens += sequences.num_tokens
+        message = codec.encode_arrivals(_arrivals(first, requests, sequences))
+        try:
+            self._write(self._channel, message)
+        except ChannelFullError:
+            for pending in requests:
+                self._forget(pending)
+            _fail(requests, OverloadedError("the engine does not keep up"))
 
-    def drop(self, pending: Pending) -> None:
-        """Nobody waits for it any more."""
+    def _abandon(self, pending: Pending) -> None:
+        """Nobody waits for it any more: tell the engine, with others of this turn."""
         self._forget(pending)
-        if pending.sequences is None:  # it was sent
-            if not self._dropped:
-                self._loop.call_soon(self._send_dropped)
-            self._dropped.append(pending.ticket)
+        if not self._abandoned:
+            self._loop.call_soon(self._send_abandoned)
+        self._abandoned.append(pending.ticket)
+
+    def _send_abandoned(self) -> None:
+        tickets, self._abandoned = self._abandoned, []
+        if self._channel is not None and not self._channel.full:
+            self._write(self._channel, codec.encode_cancel(tickets))
 
     def _forget(self, pending: Pending) -> None:
         if self._pending.pop(pending.ticket, None) is not None:
             self.tokens -= pending.tokens
 
-    def _send(self) -> None:
-        leaving = [p for p in self._outbox if p.ticket in self._pending]
-        self._outbox = []
-        sequences = []
-        for pending in leaving:
-            assert pending.sequences is not None
-            sequences.append(pending.sequences)
-            pending.sequences = None
-        if not leaving:
-            return
-        self._write(
-            codec.encode_arrivals(
-                [p.ticket for p in leaving],
-                sequences,
-                time.monotonic(),
-                deadlines=[p.deadline for p in leaving],
-                first_position=self._first_position,
-            ),
-            leaving,
-        )
-
-    def _send_dropped(self) -> None:
-        dropped, self._dropped = self._dropped, []
-        if self._channel is not None and not self._channel.full:
-            self._write(codec.encode_cancel(dropped), [])
-
-    def _write(self, message: bytes, leaving: PySequence[Pending]) -> None:
-        if self._channel is None:
-            return  # lost since; what was pending was failed then
+    def _write(self, channel: Channel, message: bytes) -> None:
+        """Raises ChannelFullError."""
         try:
-            self._channel.send(message)
-        except ChannelFullError:
-            for pending in leaving:
-                self._fail(pending, OverloadedError("the engine does not keep up"))
+            channel.send(message)
+            self._watch_for_room(channel)
         except ChannelClosedError:
-            self._lost()
-        else:
-            self._watch_for_room()
+            self._lose()
 
-    def _watch_for_room(self) -> None:
-        assert self._channel is not None
-        if self._channel.wants_write != self._writing:
-            self._writing = self._channel.wants_write
+    def _watch_for_room(self, channel: Channel) -> None:
+        if channel.wants_write != self._writing:
+            self._writing = channel.wants_write
             if self._writing:
-                self._loop.add_writer(self._channel.fileno(), self._flush)
+                self._loop.add_writer(channel.fileno(), self._flush, channel)
             else:
-                self._loop.remove_writer(self._channel.fileno())
+                self._loop.remove_writer(channel.fileno())
 
-    def _flush(self) -> None:
-        assert self._channel is not None
+    def _flush(self, channel: Channel) -> None:
         try:
-            self._channel.flush()
+            channel.flush()
+            self._watch_for_room(channel)
         except ChannelClosedError:
-            self._lost()
-        else:
-            self._watch_for_room()
+            self._lose()
 
     def _read(self) -> None:
         try:
             while self._channel is not None and (message := self._channel.receive()) is not None:
-                kind = codec.kind_of(message)
-                if kind is Kind.COMPLETIONS:
-                    self._deliver(codec.decode_completions(message))
-                elif kind is Kind.INFO:
-                    self.info = codec.decode_info(message)
-                    self.look(time.monotonic())
-                else:
-                    raise ProtocolError(f"{kind.name} is for engines")
+                self._take(message)
         except ChannelClosedError:
-            self._lost()
+            self._lose()
         except ProtocolError as error:
             logger.error("the engine is cut off: %s", error)
-            self._lost()
+            self._lose()
+
+    def _take(self, message: Bytes) -> None:
+        kind = codec.kind_of(message)
+        if kind is Kind.COMPLETIONS:
+            self._deliver(codec.decode_completions(message))
+        elif kind is Kind.INFO:
+            self.info = codec.decode_info(message)
+            self.look(time.monotonic())
+        else:
+            raise ProtocolError(f"{kind.name} is for engines")
 
     def _deliver(self, completions: Completions) -> None:
         block = Block(completions)
@@ -262,7 +184,7 @@ class EngineLink:
                         pending.future.set_result(None)
             row += count
 
-    def _lost(self) -> None:
+    def _lose(self) -> None:
         """The engine is gone: fail what it had, connect to the next."""
         channel, self._channel = self._channel, None
         if channel is None:
@@ -273,21 +195,17 @@ class EngineLink:
             self._writing = False
         channel.close()
         self.info = None
-        self.fault = "is not ready yet"
-        for pending in list(self._pending.values()):
-            self._fail(pending, UnavailableError("the engine ended before the answer was there"))
-        self._outbox.clear()
-        self._dropped.clear()
+        self.fault = _NOT_READY
+        lost = list(self._pending.values())
+        self._pending.clear()
+        self._abandoned.clear()
+        self.tokens = 0
+        _fail(lost, UnavailableError("the engine ended before the answer was there"))
         self._loop.call_soon(self.connect)
-
-    def _fail(self, pending: Pending, error: ServedError) -> None:
-        self._forget(pending)
-        if not pending.future.done():
-            pending.future.set_exception(error)
 
 
 class EngineClient:
-    """All engines; each request goes to the one with the fewest tokens of ours."""
+    """All engines."""
 
     def __init__(self, links: PySequence[EngineLink]) -> None:
         self.links = links
@@ -298,7 +216,7 @@ class EngineClient:
             link.connect()
 
     def close(self) -> None:
-        """Hang up everywhere; what is pending is failed."""
+        """Hang up everywhere."""
         for link in self.links:
             link.close()
 
@@ -311,21 +229,33 @@ class EngineClient:
     @property
     def fault(self) -> str | None:
         """Why no engine can be used, or None."""
-        faults = [link.fault for link in self.links]
-        return None if None in faults else f"the engine {faults[0]}"
+        return self.best().fault
 
     @property
     def info(self) -> dict[str, Any] | None:
-        """What the first engine that is ready says of itself."""
+        """What the first engine that is there says of itself."""
         return next((link.info for link in self.links if link.info is not None), None)
 
-    def submit(self, sequences: Sequences, deadline: float = math.inf) -> Pending:
-        """Send to an engine.
-
-        Raises UnavailableError or OverloadedError.
-        """
+    def best(self) -> EngineLink:
+        """The engine to send to: one that can be used, with the fewest tokens of ours."""
         if len(self.links) == 1:
-            return self.links[0].submit(sequences, deadline)
-        usable = [link for link in self.links if link.fault is None]
-        chosen = min(usable or self.links, key=lambda link: link.tokens)
-        return chosen.submit(sequences, deadline)
+            return self.links[0]
+        return min(self.links, key=lambda link: (link.fault is not None, link.tokens))
+
+
+def _arrivals(first: int, requests: PySequence[Pending], sequences: Sequences) -> Arrivals:
+    count = len(requests)
+    return Arrivals(
+        tickets=np.arange(first, first + count, dtype=np.uint64),
+        counts=np.array([pending.count for pending in requests], np.int32),
+        clients=np.zeros(count, np.uint64),
+        priorities=np.zeros(count, np.int8),
+        deadlines=np.array([pending.deadline for pending in requests], np.float64),
+        sequences=sequences,
+        arrived=time.monotonic(),
+    )
+
+
+def _fail(requests: PySequence[Pending], error: ServedError) -> None:
+    for pending in requests:
+        pending.fail(error)

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import uvicorn
 
@@ -22,9 +22,12 @@ from packhorse.launch import Launch, complain, learn, name_process
 from packhorse.server.admission import Admission
 from packhorse.server.app import App
 from packhorse.server.connection import STALL_SECONDS, Connection, sweep
+from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient, EngineLink
+from packhorse.server.observations import Observations
 from packhorse.server.service import Service
 from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizer_backends import BackendChoice
 
 logger = logging.getLogger(__name__)
 
@@ -55,23 +58,22 @@ class FrontEnd:
         self._launch = launch
         self._engines = EngineClient(
             [
-                EngineLink(
-                    address, Vitals(board, slot), checkpoint.architecture.first_position
-                )
+                EngineLink(address, Vitals(board, slot))
                 for slot, address in enumerate(launch.engines, 1)
             ]
         )
+        admission = Admission(
+            board, launch.slot, config.server.max_concurrent_requests, tokenizer.max_length
+        )
+        threads = ThreadPoolExecutor(config.server.tokenization_workers, "packhorse-tokenizer")
         self._service = Service(
             config=config,
             checkpoint=checkpoint,
             tokenizer=tokenizer,
-            tokenizer_threads=ThreadPoolExecutor(
-                config.server.tokenization_workers, "packhorse-tokenizer"
-            ),
+            dispatcher=Dispatcher(tokenizer, threads, self._engines, admission),
             engines=self._engines,
-            admission=Admission(
-                board, launch.slot, config.server.max_concurrent_requests, tokenizer.max_length
-            ),
+            admission=admission,
+            observations=Observations(board.slots[launch.slot]),
             board=board,
             slot=board.slots[launch.slot],
         )
@@ -99,6 +101,7 @@ class FrontEnd:
 
     def _look(self) -> None:
         self._engines.look()
+        self._service.observations.flush()
         if not self._announced and self._server.started and self._engines.fault is None:
             self._announced = True
             self._launch.report("ready")
@@ -116,7 +119,7 @@ async def _every(seconds: float, action: Callable[[], None]) -> None:
 
 def _uvicorn_config(app: App) -> uvicorn.Config:
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         http=Connection,
         ws="none",
         lifespan="off",
@@ -142,12 +145,15 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor's business
     try:
         tokenizer = Tokenizer.load(
-            launch.checkpoint(), backend=launch.config.model.tokenizer, parallel=False
+            launch.checkpoint(),
+            backend=cast(BackendChoice, launch.config.model.tokenizer),
+            parallel=False,  # the cores are shared with other front ends and the engine
         )
     except SetupError as error:
         return complain(error)
     gc.collect()
     gc.freeze()  # what is loaded stays: the collector need not look at it again
+    gc.set_threshold(20_000, 20, 50)  # requests leave no cycles; looking for them cost 6 %
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(launch, tokenizer))
     return 0

@@ -10,24 +10,19 @@ from packhorse.server.schemas import error_body
 
 Headers = list[tuple[bytes, bytes]]
 
-_JSON = (b"content-type", b"application/json")
+JSON = (b"content-type", b"application/json")
 
 
-async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """A JSON answer; ``headers`` without type and length."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [_JSON, (b"content-length", b"%d" % len(body)), *headers],
-        }
-    )
+async def send_answer(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """An answer; ``headers`` without the length."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_error(send: Send, error: ServedError) -> None:
     """The one way in which errors are answered."""
-    await send_json(send, error.status, error_body(error), error_headers(error))
+    await send_answer(send, error.status, error_body(error), [JSON, *error_headers(error)])
 
 
 def error_headers(error: ServedError) -> Headers:

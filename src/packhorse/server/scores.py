@@ -12,7 +12,7 @@ import numpy as np
 from packhorse.checkpoint import ProblemType
 from packhorse.errors import SERVED_ERRORS, NonFiniteOutputError, ServedError
 from packhorse.postprocess import scores_of
-from packhorse.server.engine_client import Block, Pending
+from packhorse.server.pending import Block, Pending
 
 _encode = msgspec.json.Encoder().encode
 

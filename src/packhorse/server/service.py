@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from packhorse.channel.board import Board
@@ -10,7 +9,9 @@ from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config
 from packhorse.errors import UnavailableError
 from packhorse.server.admission import Admission
+from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient
+from packhorse.server.observations import Observations
 from packhorse.tokenizer import Tokenizer
 
 
@@ -24,9 +25,10 @@ class Service:
     config: Config
     checkpoint: Checkpoint
     tokenizer: Tokenizer
-    tokenizer_threads: ThreadPoolExecutor
+    dispatcher: Dispatcher
     engines: EngineClient
     admission: Admission
+    observations: Observations
     board: Board
     slot: memoryview[float]
     draining: bool = False

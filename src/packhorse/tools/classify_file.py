@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from packhorse.errors import ConfigError
 from packhorse.tools.option_flags import add_settings, read_settings
 
 if TYPE_CHECKING:
@@ -175,12 +176,13 @@ def _columns(arguments: argparse.Namespace, has_lists: bool) -> Columns:
     texts = [arguments.text_column]
     if arguments.pair_column is not None:
         texts.append(arguments.pair_column)
-    return Columns(
-        texts=tuple(texts),
-        label=arguments.prefix + (arguments.label_column or f"label{plural}"),
-        score=arguments.prefix + (arguments.score_column or f"score{plural}"),
-        top_k=arguments.top_k,
-    )
+    label = arguments.prefix + (arguments.label_column or f"label{plural}")
+    score = arguments.prefix + (arguments.score_column or f"score{plural}")
+    if len(set(texts)) < len(texts):
+        raise ConfigError("--text-column and --pair-column must be two columns")
+    if label == score:
+        raise ConfigError("--label-column and --score-column must have two names")
+    return Columns(tuple(texts), label, score, arguments.top_k)
 
 
 def _top_k(text: str) -> int | None:

@@ -83,7 +83,10 @@ def classify_file(run: Run, config: Config) -> Counts:
         reader = open_reader(run.source, run.columns, run.target)
         stack.callback(reader.close)
         checkpoint = _checkpoint_of(config)
-        writer = make_writer(run.source, reader, run.columns, run.target, checkpoint.labels)
+        compressed = run.out.endswith(".gz")
+        writer = make_writer(
+            run.source, reader, run.columns, run.target, checkpoint.labels, compressed
+        )
         batch_rows = run.batch or _BATCH_ROWS[config.model.device.partition(":")[0]]
         state = _state(run, _identity(run, config, checkpoint, batch_rows))
         progress = Progress(state.counts.rows + state.counts.skipped, run.quiet)
@@ -151,12 +154,18 @@ def _identity(run: Run, config: Config, checkpoint: Checkpoint, batch_rows: int)
             "columns": [*run.columns.texts, run.columns.label, run.columns.score],
             "batch": batch_rows,
             "device": config.model.device,
-            "dtype": config.model.dtype,
+            "dtype": _dtype(config),
             "tokenizer": config.model.tokenizer,
             "max batch tokens": config.engine.max_batch_tokens,
             **asdict(run.scoring),
         },
     }
+
+
+def _dtype(config: Config) -> str:
+    """The type asked for, with what decides it where that is left to a CPU."""
+    native = config.model.device == "cpu" and detect().native_bfloat16
+    return f"{config.model.dtype}, bfloat16 is native" if native else config.model.dtype
 
 
 def _state(run: Run, identity: dict[str, Any]) -> RunState:
@@ -268,11 +277,11 @@ class _Sink:
     def take(self, scored: Scored, more_waiting: bool) -> None:
         batch = scored.batch
         self._after = None  # should writing fail half-way, nothing is committed any more
-        if batch.rows:
+        if len(batch):
             self._output.write(self._writer.encode(batch, scored.ranking))
         if batch.bad:
             self._output.write_errors(self._bad_rows.add(batch.bad))
-        self.counts.rows += len(batch.rows)
+        self.counts.rows += len(batch)
         self.counts.skipped += len(batch.bad)
         self.counts.truncated += scored.truncated
         self._after = batch.after

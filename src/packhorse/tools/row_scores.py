@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from packhorse.errors import InternalError, NonFiniteOutputError, RequestError, 
 from packhorse.postprocess import scores_of
 from packhorse.request import Float32Array, Sequences, TextOrPair, concatenate
 from packhorse.tokenizer import Direction
-from packhorse.tools.table_files.rows import BadRow, Ranking, RowBatch
+from packhorse.tools.table_files.rows import Ranking, RowBatch
 
 
 class Model(Protocol):
@@ -78,7 +78,7 @@ class RowScorer:
     def score(self, encoded: Encoded) -> Scored:
         """Run the model. Rows without a finite answer become bad rows.
 
-        Raises InternalError when no row has an answer: the model itself is broken.
+        Raises InternalError when the model gives no answers any more, whatever the row.
         """
         batch, sequences = encoded.batch, encoded.sequences
         if sequences is None:
@@ -87,13 +87,13 @@ class RowScorer:
         good = np.ones(len(sequences), np.bool_)
         good[list(faults)] = False
         ranking = self._ranking(logits[good])
-        return Scored(_without(batch, faults), ranking, int(sequences.truncated[good].sum()))
+        return Scored(batch.without(faults), ranking, int(sequences.truncated[good].sum()))
 
     def _encode(self, batch: RowBatch) -> Encoded:
         faults: dict[int, str] = {}
         parts = list(self._encoded_parts(batch.texts, 0, faults))
         sequences = concatenate(parts, self._first_position) if parts else None
-        return Encoded(_without(batch, faults), sequences)
+        return Encoded(batch.without(faults), sequences)
 
     def _encoded_parts(
         self, texts: list[TextOrPair], first: int, faults: dict[int, str]
@@ -124,16 +124,20 @@ class RowScorer:
 
     def _logits_one_by_one(self, sequences: Sequences) -> tuple[Float32Array, dict[int, str]]:
         logits = np.zeros((len(sequences), self._num_labels), np.float32)
-        faults, broken = {}, 0
+        faults: dict[int, str] = {}
         for row in range(len(sequences)):
             try:
                 logits[row] = self._model.logits(sequences.slice(row, row + 1))[0]
             except (InternalError, NonFiniteOutputError) as error:
                 faults[row] = _reason(error)
-                broken += isinstance(error, InternalError)
-        if broken == len(sequences):
-            raise InternalError(f"the model fails on {broken} rows in a row: {faults[0]}")
+        if len(faults) == len(sequences):
+            self._check_alive()
         return logits, faults
+
+    def _check_alive(self) -> None:
+        """Raise InternalError unless the model can answer at all: then the rows are at fault."""
+        sequences = self._model.encode(["a"], truncate=True, truncation_direction="right")
+        self._model.logits(sequences)
 
     def _ranking(self, logits: Float32Array) -> Ranking:
         scores = logits
@@ -147,18 +151,6 @@ class RowScorer:
 
 
 _EMPTY = Ranking(np.empty((0, 1), np.intp), np.empty((0, 1), np.float32))
-
-
-def _without(batch: RowBatch, faults: dict[int, str]) -> RowBatch:
-    """The batch with some of its rows, by index, turned into bad rows; all in input order."""
-    if not faults:
-        return batch
-    bad = [BadRow(batch.rows[index].number, reason) for index, reason in faults.items()]
-    return replace(
-        batch,
-        rows=[row for index, row in enumerate(batch.rows) if index not in faults],
-        bad=sorted([*batch.bad, *bad], key=lambda row: row.number),
-    )
 
 
 def _reason(error: ServedError) -> str:

@@ -13,6 +13,7 @@ from packhorse.server.service import Service
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     service: Service = request.app.state.service
+    service.observations.flush()
     engine = service.engines.info or {}
     info = {
         "version": __version__,

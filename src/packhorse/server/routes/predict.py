@@ -10,9 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence as PySequence
-from functools import partial
-
-import numpy as np
 
 from packhorse import metrics
 from packhorse.errors import (
@@ -23,28 +20,40 @@ from packhorse.errors import (
     ValidationError,
 )
 from packhorse.logs import describe
-from packhorse.request import Sequences, TextOrPair
+from packhorse.request import TextOrPair
 from packhorse.server.body import ClientGoneError, Receive, Scope, Send, read_body
-from packhorse.server.connection import connection_of
-from packhorse.server.engine_client import Pending
-from packhorse.server.responses import Headers, send_error, send_json
-from packhorse.server.schemas import decode_predict, inputs_of
+from packhorse.server.connection import Exchange, exchange_of
+from packhorse.server.pending import Pending
+from packhorse.server.responses import Headers, send_answer, send_error
+from packhorse.server.schemas import PredictRequest, decode_predict, inputs_of
 from packhorse.server.scores import ScoreWriter
 from packhorse.server.service import Service
 from packhorse.tokenizer import Direction
 
 logger = logging.getLogger(__name__)
 
-INLINE_CHARACTERS = 20_000
-"""Requests of at most so many characters are tokenised in the event loop, others in a thread.
-
-A thread costs two switches, some 0.1 ms; the loop is held up for as long as the tokenizer takes.
-"""
-
 _DIRECTIONS: dict[str, Direction] = {
-    **{"right": "right", "Right": "right"},
-    **{"left": "left", "Left": "left"},
+    "right": "right",
+    "Right": "right",
+    "left": "left",
+    "Left": "left",
 }
+
+_HEAD = b"".join(
+    line + b"\r\n"
+    for line in (
+        b"content-type: application/json",
+        b"x-compute-type: %b+optimized",
+        b"x-compute-time: %.3f",
+        b"x-compute-characters: %d",
+        b"x-compute-tokens: %d",
+        b"x-total-time: %.3f",
+        b"x-tokenization-time: %.3f",
+        b"x-queue-time: %.3f",
+        b"x-inference-time: %.3f",
+        b"x-truncated: %d",
+    )
+)
 
 
 class Predict:
@@ -52,8 +61,9 @@ class Predict:
 
     def __init__(self, service: Service) -> None:
         server = service.config.server
-        self._service = service
         self._admission = service.admission
+        self._dispatcher = service.dispatcher
+        self._observations = service.observations
         self._engines = service.engines
         self._payload_limit = server.payload_limit
         self._most_inputs = server.max_client_batch_size
@@ -61,16 +71,19 @@ class Predict:
         self._writer = ScoreWriter(service.checkpoint.labels, service.checkpoint.problem_type)
         self._slot = service.slot
         self._words = {s: metrics.REQUESTS.word("predict", s) for s in metrics.STATUSES}
-        kind = b"cpu" if service.config.model.device == "cpu" else b"gpu"
-        self._compute_type = (b"x-compute-type", kind + b"+optimized")
+        self._compute_type = b"cpu" if service.config.model.device == "cpu" else b"gpu"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.monotonic()
         try:
             body = await read_body(scope, receive, self._payload_limit)
-            answer, headers = await self._answer(body, scope, started)
+            exchange = exchange_of(scope)
+            answer, head = await self._answer(body, exchange, started)
             self._count("200")
-            await send_json(send, 200, answer, headers)
+            if exchange is None:
+                await send_answer(send, 200, answer, _parsed(head))
+            else:
+                await exchange.answer(head, answer)
         except ServedError as error:
             self._count(str(error.status))
             await send_error(send, error)
@@ -84,12 +97,52 @@ class Predict:
     def _count(self, status: str) -> None:
         self._slot[self._words[status]] += 1.0
 
-    async def _answer(self, body: bytes, scope: Scope, started: float) -> tuple[bytes, Headers]:
-        """The body and the headers of the answer.
+    async def _answer(
+        self, body: bytes, exchange: Exchange | None, started: float
+    ) -> tuple[bytes, bytes]:
+        """The body of the answer, and its header lines.
 
         Raises a ServedError or ClientGoneError.
         """
         request = decode_predict(body)
+        inputs, is_batch = self._checked_inputs(request)
+        characters = characters_of(inputs)
+        pending = Pending(
+            inputs,
+            characters,
+            self._auto_truncate if request.truncate is None else request.truncate,
+            _DIRECTIONS[request.truncation_direction],
+            self._admission.reserve(len(inputs), characters),
+            asyncio.get_running_loop().create_future(),
+        )
+        if exchange is not None:
+            exchange.wait_for(pending)
+        try:
+            self._dispatcher.submit(pending)
+            await pending.future
+        finally:
+            if exchange is not None:
+                exchange.wait_for(None)
+            self._admission.release(pending.count, pending.tokens)
+        rows = self._rows(pending, request.raw_scores)
+        total = time.monotonic() - started
+        self._observations.add(
+            total,
+            pending.tokenization,
+            pending.queue_wait,
+            pending.inference,
+            pending.count,
+            pending.tokens,
+            pending.truncated,
+        )
+        answer = b"[" + b",".join(rows) + b"]" if is_batch else rows[0]
+        return answer, self._head(pending, total)
+
+    def _checked_inputs(self, request: PredictRequest) -> tuple[list[TextOrPair], bool]:
+        """The inputs, and whether they are a batch.
+
+        Raises ValidationError or UnavailableError: what can be refused before any work is done.
+        """
         inputs, is_batch = inputs_of(request)
         if len(inputs) > self._most_inputs:
             raise ValidationError(
@@ -99,54 +152,7 @@ class Predict:
         fault = self._engines.fault
         if fault is not None:
             raise UnavailableError(fault)
-        characters = characters_of(inputs)
-        tokens = self._admission.reserve(len(inputs), characters)
-        try:
-            begun = time.monotonic()
-            truncate = self._auto_truncate if request.truncate is None else request.truncate
-            direction = _DIRECTIONS[request.truncation_direction]
-            if characters <= INLINE_CHARACTERS:
-                sequences = self._service.tokenizer.encode(
-                    inputs, truncate=truncate, direction=direction
-                )
-            else:
-                sequences = await self._tokenized_in_thread(inputs, truncate, direction)
-            tokenization = time.monotonic() - begun
-            truncated = int(np.count_nonzero(sequences.truncated))
-            self._admission.settle(
-                tokens, sequences.num_tokens, 0 if truncated else characters
-            )
-            tokens = sequences.num_tokens
-            pending = self._engines.submit(sequences)
-            await _answered(pending, scope)
-        finally:
-            self._admission.release(len(inputs), tokens)
-        rows = self._rows(pending, request.raw_scores)
-        total = time.monotonic() - started
-        self._observe(pending, truncated, tokenization, total)
-        headers = [
-            self._compute_type,
-            (b"x-compute-time", b"%.3f" % (total * 1000)),
-            (b"x-compute-characters", b"%d" % characters),
-            (b"x-compute-tokens", b"%d" % tokens),
-            (b"x-total-time", b"%.3f" % (total * 1000)),
-            (b"x-tokenization-time", b"%.3f" % (tokenization * 1000)),
-            (b"x-queue-time", b"%.3f" % (pending.queue_wait * 1000)),
-            (b"x-inference-time", b"%.3f" % (pending.inference * 1000)),
-            (b"x-truncated", b"%d" % truncated),
-        ]
-        return b"[" + b",".join(rows) + b"]" if is_batch else rows[0], headers
-
-    async def _tokenized_in_thread(
-        self, inputs: PySequence[TextOrPair], truncate: bool, direction: Direction
-    ) -> Sequences:
-        """Not in the loop, where a large request would hold up all others."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._service.tokenizer_threads,
-            partial(
-                self._service.tokenizer.encode, inputs, truncate=truncate, direction=direction
-            ),
-        )
+        return inputs, is_batch
 
     def _rows(self, pending: Pending, raw_scores: bool) -> list[bytes]:
         try:
@@ -155,37 +161,27 @@ class Predict:
             self._slot[metrics.NON_FINITE.first] += 1.0
             raise
 
-    def _observe(
-        self, pending: Pending, truncated: int, tokenization: float, total: float
-    ) -> None:
-        slot = self._slot
-        slot[metrics.SEQUENCES.first] += pending.count
-        slot[metrics.TOKENS.first] += pending.tokens
-        slot[metrics.TRUNCATED.first] += truncated
-        metrics.TOTAL_TIME.observe(slot, total)
-        metrics.TOKENIZATION_TIME.observe(slot, tokenization)
-        metrics.QUEUE_TIME.observe(slot, pending.queue_wait)
-        metrics.INFERENCE_TIME.observe(slot, pending.inference)
+    def _head(self, pending: Pending, total: float) -> bytes:
+        """Headers of text-embeddings-inference, but in fractions of a millisecond; and ours."""
+        return _HEAD % (
+            self._compute_type,
+            total * 1000,
+            pending.characters,
+            pending.tokens,
+            total * 1000,
+            pending.tokenization * 1000,
+            pending.queue_wait * 1000,
+            pending.inference * 1000,
+            pending.truncated,
+        )
 
 
 def characters_of(inputs: PySequence[TextOrPair]) -> int:
     """Characters of all texts."""
-    return sum(
-        [len(one) if isinstance(one, str) else len(one[0]) + len(one[1]) for one in inputs]
-    )
+    return sum([len(one) if isinstance(one, str) else len(one[0]) + len(one[1]) for one in inputs])
 
 
-async def _answered(pending: Pending, scope: Scope) -> None:
-    """Wait for the answer, or until the client hangs up.
-
-    Raises ClientGoneError or what the engine's side ended it with.
-    """
-    connection = connection_of(scope)
-    if connection is None:
-        await pending.future
-        return
-    connection.pending = pending
-    try:
-        await pending.future
-    finally:
-        connection.pending = None
+def _parsed(head: bytes) -> Headers:
+    """Header lines as ASGI wants them."""
+    lines = head.split(b"\r\n")[:-1]
+    return [(name, value) for name, value in (line.split(b": ", 1) for line in lines)]

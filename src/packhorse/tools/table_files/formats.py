@@ -38,10 +38,12 @@ def input_format(path: str, told: str) -> Format:
     Raises ConfigError where the name does not tell it.
     """
     if told != AUTO:
-        return Format(told)
-    if path == STDIN:
-        return Format.TEXT
-    return _by_name(path, "--input-format")
+        chosen = Format(told)
+    else:
+        chosen = Format.TEXT if path == STDIN else _by_name(path, "--input-format")
+    if chosen is Format.PARQUET and path == STDIN:
+        raise ConfigError("parquet cannot be read from standard input")
+    return chosen
 
 
 def output_format(path: str, told: str, source: Format) -> Format:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from packhorse.tools.table_files.formats import Format
 from packhorse.tools.table_files.json_rows import JsonReader, JsonWriter, taken
 from packhorse.tools.table_files.lines import STDIN, LineReader
 from packhorse.tools.table_files.parquet_rows import ParquetReader, ParquetWriter
-from packhorse.tools.table_files.rows import RowReader, RowWriter
+from packhorse.tools.table_files.rows import Ranking, RowBatch, RowReader, RowWriter
 from packhorse.tools.table_files.text_rows import TextReader
 
 
@@ -95,25 +96,50 @@ def _line_reader(lines: LineReader, source: Input, columns: Columns, target: For
             raise ConfigError("a text file has one text a line; --pair-column needs a table")
         return TextReader(lines, columns.texts[0])
     if source.format is Format.JSONL:
-        return JsonReader(lines, source.name, columns.texts, columns.added(target))
+        return JsonReader(lines, source.name, columns.texts, (columns.label, columns.score))
     return CsvReader(lines, source.name, source.dialect(), columns.texts)
 
 
 def _check_added(reader: RowReader, name: str, columns: Columns, target: Format) -> None:
     for column in columns.added(target):
-        if column in reader.columns:
+        if column in reader.columns or column in columns.texts:
             raise ConfigError(taken(name, column))
     if target in LISTS and len(set(reader.columns)) < len(reader.columns):
         raise ConfigError(f"{name} has two columns of the same name, which {target} cannot have")
 
 
+class _GzipWriter:
+    """Another writer's bytes, compressed: a gzip file may be cut off between its members."""
+
+    def __init__(self, writer: RowWriter) -> None:
+        self._writer = writer
+
+    def header(self) -> bytes:
+        return gzip.compress(self._writer.header(), mtime=0)
+
+    def encode(self, batch: RowBatch, ranking: Ranking) -> bytes:
+        return gzip.compress(self._writer.encode(batch, ranking), mtime=0)
+
+
 def make_writer(
-    source: Input, reader: RowReader, columns: Columns, target: Format, labels: Sequence[str]
+    source: Input,
+    reader: RowReader,
+    columns: Columns,
+    target: Format,
+    labels: Sequence[str],
+    compressed: bool = False,
 ) -> RowWriter:
     """The writer of the reader's rows with their best labels.
 
     Raises ConfigError where a column that is added is there already.
     """
+    writer = _plain_writer(source, reader, columns, target, labels)
+    return _GzipWriter(writer) if compressed else writer
+
+
+def _plain_writer(
+    source: Input, reader: RowReader, columns: Columns, target: Format, labels: Sequence[str]
+) -> RowWriter:
     added = columns.added(target, len(labels))
     for column in added:
         if column in reader.columns:

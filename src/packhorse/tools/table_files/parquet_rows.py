@@ -20,7 +20,6 @@ from packhorse.tools.table_files.rows import (
     BadRow,
     Place,
     Ranking,
-    Row,
     RowBatch,
     listed_columns,
 )
@@ -108,15 +107,15 @@ class ParquetReader:
         columns = [_strings(table.column(name)) for name in self._text_columns]
         for index, values in enumerate(zip(*columns, strict=True)):
             number = start + index + 1
-            faults = [
+            unusable = [
                 f"column {name!r} {value.reason}"
                 for name, value in zip(self._text_columns, values, strict=True)
                 if isinstance(value, _Unusable)
             ]
-            if faults:
-                batch.bad.append(BadRow(number, faults[0]))
+            if unusable:
+                batch.bad.append(BadRow(number, unusable[0]))
             else:
-                batch.rows.append(Row(number, values[0] if len(values) == 1 else values, index))
+                batch.add(number, values[0] if len(values) == 1 else values, index)
         return batch
 
     def _check_columns(self, added: Sequence[str]) -> None:
@@ -234,7 +233,7 @@ class ParquetWriter:
 
     def _kept(self, batch: RowBatch) -> list[Any]:
         """The input's columns for the good rows."""
-        kept = [row.kept for row in batch.rows]
+        kept = batch.kept
         if batch.table is not None:
             table = batch.table
             if len(kept) < table.num_rows:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packhorse.request import Float32Array, TextOrPair
 
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where reading goes on.

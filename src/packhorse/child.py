@@ -1,0 +1,125 @@
+"""One place among a supervisor's children: the process in it, and how those before it fared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from enum import StrEnum
+
+from packhorse.launch import Launch, tell
+
+STARTS_IN_A_ROW = 5
+"""A child that dies so often, without ever staying ready for ``STEADY_SECONDS``, is given up."""
+
+STEADY_SECONDS = 30.0
+
+BACK_OFF_SECONDS = (0.0, 0.2, 1.0, 2.0)
+"""How long to wait after the first, second, … death of a row."""
+
+
+class Kind(StrEnum):
+    """What a child does, in the words of the metrics."""
+
+    ENGINE = "engine"
+    FRONT_END = "front_end"
+
+
+_MODULES = {Kind.ENGINE: "packhorse.engine.process", Kind.FRONT_END: "packhorse.server.process"}
+
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""A front end's NumPy multiplies no matrices: it needs no thread for every core."""
+
+
+class Child:
+    """A process that can be started again and again; times are those of time.monotonic().
+
+    ready_since    when this process said that it is ready, or None
+    was_ever_ready whether this one or a predecessor was
+    start_at       when to start the next one, if none runs
+    faulty_since   since when its vitals show a fault, or None
+    """
+
+    def __init__(self, kind: Kind, launch: Launch) -> None:
+        self.kind = kind
+        self.launch = launch
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready_since: float | None = None
+        self.was_ever_ready = False
+        self.start_at = 0.0
+        self.faulty_since: float | None = None
+        self.info = ""
+        self._status_fd = -1
+        self._deaths = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind.replace('_', ' ')} {self.launch.index}"
+
+    def fileno(self) -> int:
+        """The status pipe."""
+        return self._status_fd
+
+    def start(self) -> None:
+        """Start a process here; its status pipe is new."""
+        self._status_fd, lent = os.pipe()
+        os.set_blocking(self._status_fd, False)
+        launch = self.launch.reporting_to(lent)
+        environment = os.environ | (_ONE_THREAD if self.kind is Kind.FRONT_END else {})
+        self.process = subprocess.Popen(
+            # -P: a file in the working directory that is called like a library is not imported.
+            [sys.executable, "-P", "-m", _MODULES[self.kind]],
+            stdin=subprocess.PIPE,
+            stdout=2,  # standard output is the supervisor's
+            pass_fds=(launch.board_fd, launch.listener_fd, lent),
+            env=environment,
+            process_group=0,  # Ctrl-C is for the supervisor, which then ends its children in order
+        )
+        os.close(lent)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # dead already; its status pipe will say so
+            tell(self.process.stdin, launch)
+
+    def news(self) -> list[str] | None:
+        """Lines that the process reported, or None when it is dead."""
+        try:
+            data = os.read(self._status_fd, 65536)
+        except BlockingIOError:
+            return []
+        return data.decode().splitlines() if data else None
+
+    def signal(self, number: int) -> None:
+        """Send a signal if there is a process."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def bury(self, now: float) -> int:
+        """After its death: free what it had, decide when to start the next; the exit status."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        status = self.process.wait()
+        os.close(self._status_fd)
+        self._status_fd = -1
+        if self.ready_since is not None and now - self.ready_since >= STEADY_SECONDS:
+            self._deaths = 0
+        self.start_at = now + BACK_OFF_SECONDS[min(self._deaths, len(BACK_OFF_SECONDS) - 1)]
+        self._deaths += 1
+        self.process = self.ready_since = self.faulty_since = None
+        return status
+
+    @property
+    def given_up(self) -> bool:
+        """Whether starting it again makes no sense."""
+        return not self.was_ever_ready or self._deaths >= STARTS_IN_A_ROW
+
+
+def described(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"

@@ -1,0 +1,95 @@
+"""The arguments of ``packhorse bench``, and the plan they make."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from packhorse.config import AUTO, Config, ModelOptions, resolve
+from packhorse.errors import ConfigError
+from packhorse.hardware import detect
+from packhorse.tools.demo_split import REVIEWS
+
+ON_CPU = {"naive": 50, "batched": 128}
+"""Texts a round of the rungs that are slow on a CPU, unless --subset says otherwise."""
+
+
+def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--rungs", help="only these, separated by commas; all without it")
+    parser.add_argument(
+        "--workloads", default="seed,reviews", help="separated by commas (default: %(default)s)"
+    )
+    parser.add_argument("--texts", type=_positive, default=1000, help="in each workload")
+    parser.add_argument("--rounds", type=_positive, default=5)
+    parser.add_argument(
+        "--subset",
+        action="append",
+        default=[],
+        metavar="RUNG=TEXTS",
+        help="give a slow rung only so many texts a round and scale its time up; on a CPU "
+        f"{', '.join(f'{name}={count}' for name, count in ON_CPU.items())} unless given",
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the ladder as a picture")
+    parser.add_argument(
+        "--details",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="on a GPU, measure what `bench gpu` does after the ladder (default: yes)",
+    )
+    parser.add_argument(
+        "--render",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing: print the table of this JSON file and draw it again",
+    )
+
+
+def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--rounds", type=_positive, default=5)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", default="bert-base", help="a shape or a folder (default: %(default)s)"
+    )
+    parser.add_argument("--device", default=AUTO, help="auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--dtype",
+        default=AUTO,
+        choices=(AUTO, "float32", "float16", "bfloat16"),
+        help="the half type; auto: float16 on a GPU, bfloat16 on a CPU that multiplies it",
+    )
+    parser.add_argument("--threads", type=_positive, help="of a CPU rung; all cores without it")
+    parser.add_argument("--reviews", type=Path, default=REVIEWS, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+
+
+def resolved_device(device: str) -> str:
+    """cpu or cuda:N.
+
+    Raises ConfigError when that GPU is not there.
+    """
+    return resolve(Config(ModelOptions(device=device)), detect()).model.device
+
+
+def subsets(given: list[str], device: str) -> dict[str, int]:
+    """Texts a round by rung.
+
+    Raises ConfigError for what is not RUNG=TEXTS.
+    """
+    counts = dict(ON_CPU) if device == "cpu" else {}
+    for entry in given:
+        name, _, count = entry.partition("=")
+        if not name or not count.isdigit() or int(count) < 1:
+            raise ConfigError(f"--subset {entry}: write RUNG=TEXTS, for example naive=100")
+        counts[name] = int(count)
+    return counts
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("expected a whole number of at least 1")
+    return number

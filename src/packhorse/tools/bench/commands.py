@@ -1,0 +1,100 @@
+"""What ``packhorse bench`` does: measure, print, write."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from packhorse.config import AUTO
+from packhorse.errors import ConfigError
+from packhorse.hardware import detect
+from packhorse.tools.bench import ladder as ladders
+from packhorse.tools.bench.arguments import resolved_device, subsets
+from packhorse.tools.bench.physics import distance
+from packhorse.tools.bench.picture import picture
+from packhorse.tools.bench.preparation import Plan, half_type
+from packhorse.tools.bench.results import Ladder, read, write
+from packhorse.tools.bench.rungs import chosen_rungs
+from packhorse.tools.bench.table import table
+from packhorse.tools.bench.worker_process import WorkerError
+
+
+def ladder(arguments: argparse.Namespace) -> int:
+    """Climb; 1 when a rung disagrees or failed.
+
+    Raises ConfigError, CheckpointError or DeviceError.
+    """
+    plan = plan_of(arguments)
+    try:
+        result = ladders.run(plan)
+    except WorkerError as error:
+        raise ConfigError(f"the reference cannot be computed: {error}") from error
+    if arguments.details and plan.device != "cpu":
+        from packhorse.tools.bench.gpu import measure
+
+        result = dataclasses.replace(result, details=measure(plan))
+    if arguments.json is not None:
+        write(result, arguments.json)
+    return _show(result, arguments)
+
+
+def render(path: Path, arguments: argparse.Namespace) -> int:
+    """The table and the picture of a run that was recorded."""
+    return _show(read(path), arguments)
+
+
+def gpu(arguments: argparse.Namespace) -> int:
+    """The numbers of the GPU alone."""
+    from packhorse.tools.bench.gpu import measure, report, write_details
+
+    plan = plan_of(arguments)
+    if plan.device == "cpu":
+        raise ConfigError("bench gpu needs an NVIDIA GPU")
+    details = measure(plan)
+    if arguments.json is not None:
+        write_details(plan, details, arguments.json)
+    print(report(details))
+    return 0
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """The plan, every "auto" decided.
+
+    Raises ConfigError.
+    """
+    device = resolved_device(arguments.device)
+    rungs = chosen_rungs(device, getattr(arguments, "rungs", None))
+    counts = subsets(getattr(arguments, "subset", []), device)
+    known = {rung.name for rung in chosen_rungs(device, None)}
+    if unknown := counts.keys() - known:
+        raise ConfigError(
+            f"--subset: {sorted(unknown)[0]!r} is not one of {', '.join(sorted(known))}"
+        )
+    return Plan(
+        device=device,
+        dtype=half_type(device) if arguments.dtype == AUTO else arguments.dtype,
+        threads=arguments.threads or detect().cpus,
+        model=arguments.model,
+        rungs=rungs,
+        workloads=getattr(arguments, "workloads", "reviews").split(","),
+        texts=getattr(arguments, "texts", 1000),
+        rounds=arguments.rounds,
+        subsets=counts,
+        reviews=arguments.reviews,
+    )
+
+
+def _show(result: Ladder, arguments: argparse.Namespace) -> int:
+    print(table(result))
+    print()
+    print(distance(result))
+    if result.details is not None:
+        from packhorse.tools.bench.gpu import report
+
+        print()
+        print(report(result.details))
+    if arguments.svg is not None:
+        arguments.svg.parent.mkdir(parents=True, exist_ok=True)
+        arguments.svg.write_text(picture(result), encoding="utf-8")
+    return 1 if result.failures else 0

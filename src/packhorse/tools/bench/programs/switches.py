@@ -1,0 +1,91 @@
+"""The engine with optimisations switched off by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from packhorse.checkpoint import Checkpoint
+from packhorse.config import Config, EngineOptions, ModelOptions, resolve
+from packhorse.engine.cpu_runner import CpuRunner
+from packhorse.engine.cuda_runner import CudaRunner
+from packhorse.errors import ConfigError
+from packhorse.hardware import detect
+from packhorse.kernels import select
+from packhorse.models.bert import load_bert
+from packhorse.models.cpu_backend import CpuBackend
+from packhorse.models.kernel_backend import KernelBackend
+from packhorse.tools.bench.programs import Place
+
+FIRST_TOKEN_ONLY = "first-token-only"  # a last layer that computes what is read
+FAST_TOKENIZER = "fast-tokenizer"  # nanotoken in place of `tokenizers`
+OVERLAP = "overlap"  # tokenising and forming batches while the device works
+FUSED_KERNELS = "fused-kernels"  # Triton's in place of their twins in PyTorch; GPU
+GRAPHS = "graphs"  # captured forward passes; GPU, and only over fused kernels
+
+CPU_SWITCHES = (FIRST_TOKEN_ONLY, FAST_TOKENIZER, OVERLAP)
+GPU_SWITCHES = (FUSED_KERNELS, GRAPHS, FIRST_TOKEN_ONLY, FAST_TOKENIZER, OVERLAP)
+
+Runner = CpuRunner | CudaRunner
+
+
+def resolved(place: Place, off: Collection[str] = ()) -> Config:
+    """The settings of a place, every "auto" decided.
+
+    Raises ConfigError for a name that is no optimisation of this kind of device.
+    """
+    known = CPU_SWITCHES if place.device == "cpu" else GPU_SWITCHES
+    for name in off:
+        if name not in known:
+            raise ConfigError(f"{name!r} is not one of {', '.join(known)}")
+    config = Config(
+        ModelOptions(
+            model_id=place.folder,
+            device=place.device,
+            dtype=place.dtype,
+            tokenizer="tokenizers" if FAST_TOKENIZER in off else "auto",
+        ),
+        EngineOptions(threads=place.threads),
+    )
+    return resolve(config, detect())
+
+
+def load_runner(
+    place: Place,
+    checkpoint: Checkpoint,
+    off: Collection[str] = (),
+    *,
+    max_tokens: int | None = None,
+    max_sequences: int | None = None,
+) -> Runner:
+    """A runner of the engine with every optimisation but those in ``off``."""
+    config = resolved(place, off)
+    tokens = max_tokens or int(config.engine.max_batch_tokens)
+    sequences = max_sequences or int(config.engine.max_batch_requests)
+    device = torch.device(config.model.device)
+    dtype = getattr(torch, place.dtype)
+    first_token_only = FIRST_TOKEN_ONLY not in off
+    if device.type == "cpu":
+        torch.set_num_threads(place.threads)
+        return CpuRunner(
+            load_bert(checkpoint, CpuBackend(), device, dtype, first_token_only=first_token_only),
+            checkpoint.architecture,
+            threads=place.threads,
+            max_tokens=tokens,
+            max_sequences=sequences,
+        )
+    torch.cuda.set_device(device)
+    kernels = select(device, fused=FUSED_KERNELS not in off)
+    model = load_bert(
+        checkpoint, KernelBackend(kernels), device, dtype, first_token_only=first_token_only
+    )
+    return CudaRunner(
+        model,
+        checkpoint.architecture,
+        kernels,
+        device,
+        max_tokens=tokens,
+        max_sequences=sequences,
+        graphs=GRAPHS not in off and kernels.name == "triton",
+    )

@@ -1,0 +1,88 @@
+"""``packhorse classify`` needs no more memory for a long file than for a short one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fake_encoder import run
+
+ALLOWED = 40_000
+"""KiB by which the peak may differ; a long file held in memory would be over 100,000."""
+
+TEXT = "lorem ipsum dolor sit amet " * 10
+
+
+def peak(source: Path, name: str, *more: str) -> int:
+    """Peak memory of a run over ``source``, in KiB."""
+    note = source.with_suffix(".peak")
+    out = source.with_name(name)
+    done = run("classify", source, "-o", out, "-q", *more, environment={"FAKE_PEAK": str(note)})
+    assert done.returncode == 0, done.stderr
+    out.unlink()
+    return int(note.read_text())
+
+
+@pytest.mark.parametrize(("form", "target"), [("jsonl", "jsonl"), ("csv", "csv"), ("txt", "jsonl")])
+def test_ten_times_the_rows(tmp_path: Path, form: str, target: str) -> None:
+    peaks = []
+    for rows in (20_000, 200_000):
+        source = tmp_path / f"{rows}.{form}"
+        with source.open("w") as file:
+            if form == "jsonl":
+                file.writelines(f'{{"id": {i}, "text": "{i} {TEXT}"}}\n' for i in range(rows))
+            else:
+                file.write("text\n")
+                file.writelines(f"{i} {TEXT}\n" for i in range(rows))
+        peaks.append(peak(source, f"out.{target}", "--batch", "8192"))
+        source.unlink()
+    assert peaks[1] - peaks[0] < ALLOWED, peaks
+
+
+def test_ten_times_the_rows_in_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    peaks = []
+    for rows in (20_000, 200_000):
+        source = tmp_path / f"{rows}.parquet"
+        schema = arrow.schema([("id", arrow.int64()), ("text", arrow.string())])
+        with parquet.ParquetWriter(source, schema) as writer:
+            for start in range(0, rows, 10_000):
+                numbers = range(start, start + 10_000)
+                texts = [f"{i} {TEXT}" for i in numbers]
+                writer.write_table(arrow.table({"id": numbers, "text": texts}, schema=schema))
+        peaks.append(peak(source, "out.parquet"))
+    assert peaks[1] - peaks[0] < 100_000, peaks
+
+
+def test_one_huge_line_is_a_bad_row_and_costs_little(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.jsonl", tmp_path / "large.jsonl"
+    rows = "".join(f'{{"text": "{i} {TEXT}"}}\n' for i in range(1000))
+    small.write_text(rows)
+    large.write_text(rows + json.dumps({"text": "x" * 50_000_000}) + "\n" + rows)
+    before = peak(small, "out.jsonl")
+    assert peak(large, "out.jsonl") - before < 100_000
+    listed = (tmp_path / "out.jsonl.errors.jsonl").read_text()
+    assert json.loads(listed) == {
+        "line": 1001,
+        "reason": "the line is longer than 16,000,000 bytes",
+    }
+
+
+def test_a_quote_that_is_never_closed_costs_little(tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    rows = "".join(f"{i},{TEXT}\n" for i in range(100_000))
+    source.write_text('id,text\n0,"open\n' + rows)
+    note = tmp_path / "peak"
+    done = run(
+        "classify",
+        source,
+        "-o",
+        tmp_path / "out.csv",
+        environment={"FAKE_PEAK": str(note)},
+    )
+    assert "line 2 skipped: the record is longer than 16,000,000 bytes" in done.stderr
+    assert "100,000 rows, 1 skipped" in done.stderr
+    assert int(note.read_text()) < 200_000

@@ -1,0 +1,210 @@
+"""The kernels as compiled, on a GPU: every type, fuzzed mixes of lengths, graphs, wide rows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from packhorse import kernels
+from packhorse.kernels import reference
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+
+
+@pytest.fixture(scope="module")
+def ops() -> kernels.Ops:
+    selected = kernels.select("cuda")
+    if selected.name != "triton":
+        pytest.skip(selected.reason)
+    return selected
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def bounds_of(lengths):
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
+
+
+def draw(*shape, dtype):
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def attention_tolerance(dtype):
+    """TF32 would be off by 1e-3: float32 is float32."""
+    return {torch.float16: 3e-3, torch.bfloat16: 2.5e-2, torch.float32: 1e-5}[dtype]
+
+
+def oracle(qkv, lengths, heads):
+    """softmax(q k^T / sqrt d) v of each sequence on its own, in float64."""
+    tail = len(qkv) - sum(lengths)
+    rows = []
+    for part in qkv.double().split([*lengths, *[1] * tail]):
+        q, k, v = part.view(len(part), 3, heads, -1).permute(1, 2, 0, 3)
+        weights = (q @ k.transpose(1, 2) * q.shape[-1] ** -0.5).softmax(-1)
+        rows.append((weights @ v).transpose(0, 1).reshape(len(part), -1))
+    return torch.cat(rows)
+
+
+def fuzzed_lengths(seed):
+    """A mix of ones, tile borders, short texts and long ones."""
+    rng = random.Random(seed)
+    kinds = [
+        lambda: 1,
+        lambda: rng.choice([31, 32, 33, 63, 64, 65, 127, 128, 129]),
+        lambda: min(128, 2 + int(rng.lognormvariate(3, 0.6))),
+        lambda: rng.randint(200, 512),
+    ]
+    weights = [rng.random() ** 3 for _ in kinds]
+    return [rng.choices(kinds, weights)[0]() for _ in range(rng.randint(1, 60))]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_attention_of_fuzzed_batches(ops, dtype, seed):
+    lengths = fuzzed_lengths(seed)
+    tail = seed % 3 * 37
+    heads, head = [(3, 64), (2, 32), (2, 128), (3, 80), (2, 48), (1, 20)][seed % 6]
+    width, tokens = heads * head, sum(lengths) + tail
+    bounds, count = bounds_of(lengths), torch.tensor([len(lengths)]).int().cuda()
+    qkv = draw(tokens, 3 * width, dtype=dtype)
+    _, starts, ends = ops.expand(bounds, count, tokens)
+    wanted = oracle(qkv, lengths, heads)
+    out = torch.full((tokens, width), torch.nan, dtype=dtype, device="cuda")
+    got = ops.packed_attention(qkv, starts, ends, heads, out=out)
+    assert (got.double() - wanted).abs().max() < attention_tolerance(dtype)
+
+    padded = torch.cat([bounds, bounds[-1:].expand(5)])
+    query = ops.first_token_pool(qkv[:, :width], padded)
+    first = ops.cls_attention(query, qkv[:, width:], padded, heads)
+    firsts = wanted[bounds[:-1].long()]
+    assert (first[: len(lengths)].double() - firsts).abs().max() < attention_tolerance(dtype)
+    assert not first[len(lengths) :].any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("hidden", [312, 384, 768, 1024, 4096])
+def test_the_rest_agrees_with_its_twin(ops, dtype, hidden, seed):
+    lengths = fuzzed_lengths(seed)
+    tokens = sum(lengths)
+    bounds, count = bounds_of(lengths), torch.tensor([len(lengths)]).int().cuda()
+    x, residual = (draw(tokens, hidden, dtype=dtype) for _ in range(2))
+    bias, gamma, beta = (draw(hidden, dtype=dtype) for _ in range(3))
+    ids, kinds = (torch.randint(n, (tokens,), device="cuda").int() for n in (300, 2))
+    word, position, type_ = (draw(n, hidden, dtype=dtype) for n in (300, 1000, 2))
+    positions, starts, ends = ops.expand(bounds, count, tokens)
+
+    def same(name, *arguments):
+        got = getattr(ops, name)(*arguments)
+        wanted = getattr(reference, name)(*arguments)
+        step = torch.finfo(got.dtype).eps
+        torch.testing.assert_close(got, wanted, rtol=1.01 * step, atol=1e-5)
+
+    for got, wanted in zip(
+        (positions, starts, ends), reference.expand(bounds, count, tokens), strict=True
+    ):
+        assert torch.equal(got, wanted)
+    same("embedding_layer_norm", ids, positions, kinds, word, position, type_, gamma, beta, 1e-12)
+    same("layer_norm", x, gamma, beta, 1e-5)
+    same("residual_layer_norm", x, bias, residual, gamma, beta, 1e-12)
+    for activation in reference.ACTIVATIONS:
+        same("bias_activation", x, bias, activation)
+    same("mean_pool", x, bounds)
+    same("first_token_pool", x, bounds)
+
+
+def test_a_captured_graph_serves_other_batches(ops):
+    tokens, most, heads, width = 512, 64, 4, 256
+    bounds = torch.zeros(most + 1, dtype=torch.int32, device="cuda")
+    count = torch.zeros(1, dtype=torch.int32, device="cuda")
+    qkv = draw(tokens, 3 * width, dtype=torch.float16)
+
+    def forward():
+        _, starts, ends = ops.expand(bounds, count, tokens)
+        y = ops.packed_attention(qkv, starts, ends, heads)
+        return y, ops.first_token_pool(y, bounds), ops.mean_pool(y, bounds)
+
+    def load(lengths):
+        padded = bounds_of(lengths + [0] * (most - len(lengths)))
+        bounds.copy_(padded)
+        count.fill_(len(lengths))
+
+    load([3])
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        forward()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = forward()
+    for lengths in ([512], [1] * 64, [100, 1, 200, 64], [], [64] * 8):
+        load(lengths)
+        graph.replay()
+        wanted = oracle(qkv, lengths, heads)
+        y, first, mean = (x.double() for x in outputs)
+        assert (y - wanted).abs().max() < 3e-3
+        for i, part in enumerate(wanted.split([*lengths, tokens - sum(lengths)])[:-1]):
+            assert (first[i] - part[0]).abs().max() < 3e-3
+            assert (mean[i] - part.mean(0)).abs().max() < 3e-3
+        assert not first[len(lengths) :].any()
+        assert not mean[len(lengths) :].any()
+
+
+def test_a_row_beyond_32_bit_addresses(ops):
+    tokens, heads, width = 720_000, 16, 1024  # 720,000 x 3,072 > 2^31
+    if torch.cuda.mem_get_info()[0] < 20 * 2**30:
+        pytest.skip("needs 20 GB of GPU memory")
+    qkv = torch.zeros(tokens, 3 * width, dtype=torch.float16, device="cuda")
+    last = draw(300, 3 * width, dtype=torch.float16)
+    qkv[-300:] = last
+    lengths = [1000] * 719 + [700, 100, 200]
+    bounds, count = bounds_of(lengths), torch.tensor([len(lengths)]).int().cuda()
+    _, starts, ends = ops.expand(bounds, count, tokens)
+    got = ops.packed_attention(qkv, starts, ends, heads)
+    assert (got[-300:].double() - oracle(last, [100, 200], heads)).abs().max() < 3e-3
+    assert not got[:-300].any()
+    gamma, beta = torch.ones(3 * width, device="cuda"), torch.zeros(3 * width, device="cuda")
+    torch.testing.assert_close(
+        ops.layer_norm(qkv, gamma, beta, 1e-12)[-300:],
+        reference.layer_norm(last, gamma, beta, 1e-12), rtol=1e-3, atol=1e-5,
+    )  # fmt: skip
+    assert torch.equal(ops.bias_activation(qkv, None, "relu", out=qkv)[-300:], last.relu())
+
+
+def test_no_length_of_row_compiles_anew(ops):
+    """Neither T = 1 nor a T that 16 does not divide may compile while serving."""
+    from packhorse.kernels import attention, embedding, layer_norm, layout, mlp
+
+    compiled = [
+        attention._packed_attention, embedding._embedding_layer_norm, layer_norm._layer_norm,
+        layout._expand, mlp._bias_activation,
+    ]  # fmt: skip
+
+    def run(tokens):
+        bounds, count = bounds_of([tokens]), torch.ones(1, dtype=torch.int32, device="cuda")
+        x, v = draw(tokens, 64, dtype=torch.float16), draw(64, dtype=torch.float16)
+        positions, starts, ends = ops.expand(bounds, count, tokens)
+        ops.embedding_layer_norm(positions, positions, None, x, x, x, v, v, 1e-12)
+        ops.packed_attention(draw(tokens, 192, dtype=torch.float16), starts, ends, 2)
+        ops.residual_layer_norm(x, v, x, v, v, 1e-12)
+        ops.bias_activation(x, v, "gelu")
+
+    def versions():
+        return [len(f.device_caches[torch.cuda.current_device()][0]) for f in compiled]
+
+    run(64)
+    before = versions()
+    for tokens in (1, 2, 15, 17, 128, 1000):
+        run(tokens)
+    assert versions() == before

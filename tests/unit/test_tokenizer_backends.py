@@ -1,0 +1,311 @@
+"""Which library serves, when that changes, and what threads and forks may do to it."""
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packhorse import tokenizer_backends
+from packhorse.errors import ConfigError, InternalError, ValidationError
+from packhorse.request import TextOrPair
+from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizer_backends import (
+    Backend,
+    NanotokenBackend,
+    Rows,
+    TokenizersBackend,
+    may_use_threads,
+)
+from packhorse.tokenizer_probes import probes
+from tests.tiny_tokenizers import BUILDERS, fuzzed_texts, saved, word_piece
+
+
+def loaded(folder: Path, kind: str = "word_piece", **options: object) -> Tokenizer:
+    return Tokenizer.load(saved(BUILDERS[kind](), folder), **options)  # type: ignore[arg-type]
+
+
+class Wrong:
+    """nanotoken, but every text with an x in it gets another last token."""
+
+    name = "nanotoken"
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def rows(self, texts: Sequence[str], special: bool) -> Rows:
+        rows = self._backend.rows(texts, special)
+        for end in rows.bounds[1:][["x" in text for text in texts]]:
+            rows.ids[end - 1] += 1
+        return rows
+
+
+class PanicException(BaseException):  # the name that a panic of Rust has in Python
+    pass
+
+
+class Failing:
+    """A library that fails on every text with an x in it, quoting it."""
+
+    name = "nanotoken"
+
+    def __init__(self, backend: Backend, error: type[BaseException]) -> None:
+        self._backend = backend
+        self._error = error
+
+    def rows(self, texts: Sequence[str], special: bool) -> Rows:
+        for text in texts:
+            if "x" in text:
+                raise self._error(f"failed on {text}")
+        return self._backend.rows(texts, special)
+
+
+# At load.
+
+
+@pytest.mark.parametrize("kind", ["word_piece", "word_piece_cased"])
+def test_nanotoken_serves_where_it_gives_the_ids_of_the_reference(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    tokenizer = loaded(tmp_path, kind)
+    assert tokenizer.backend == "nanotoken"
+    assert "it gives the ids of tokenizers for" in tokenizer.backend_reason
+    assert f"tokenizer: nanotoken serves: {tokenizer.backend_reason}" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "unigram"])
+def test_tokenizers_serves_what_nanotoken_does_not_know(tmp_path: Path, kind: str) -> None:
+    tokenizer = loaded(tmp_path, kind)
+    assert tokenizer.backend == "tokenizers"
+    assert tokenizer.backend_reason.startswith("nanotoken does not support this tokenizer: ")
+    with pytest.raises(ConfigError, match="nanotoken cannot serve this model: nanotoken does not"):
+        loaded(tmp_path, kind, backend="nanotoken")
+
+
+def test_tokenizers_serves_where_it_is_asked_for(tmp_path: Path) -> None:
+    tokenizer = loaded(tmp_path, backend="tokenizers")
+    assert (tokenizer.backend, tokenizer.backend_reason) == ("tokenizers", "it was asked for")
+
+
+def test_tokenizers_serves_where_nanotoken_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nanotoken", None)
+    tokenizer = loaded(tmp_path)
+    assert tokenizer.backend_reason == "nanotoken is not installed"
+    assert tokenizer.backend == "tokenizers"
+    with pytest.raises(ConfigError, match="not installed"):
+        loaded(tmp_path, backend="nanotoken")
+
+
+def test_tokenizers_serves_where_nanotoken_gives_other_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = NanotokenBackend.rows
+
+    def wrong(self: NanotokenBackend, texts: Sequence[str], special: bool) -> Rows:
+        rows = right(self, texts, special)
+        rows.ids[rows.bounds[texts.index("[sep]")]] += 1 - special
+        return rows
+
+    monkeypatch.setattr(NanotokenBackend, "rows", wrong)
+    tokenizer = loaded(tmp_path)
+    assert tokenizer.backend == "tokenizers"
+    assert tokenizer.backend_reason == "nanotoken gives other ids for '[sep]'"
+
+
+def test_tokenizers_serves_where_nanotoken_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: NanotokenBackend, texts: Sequence[str], special: bool) -> Rows:
+        raise PanicException
+
+    monkeypatch.setattr(NanotokenBackend, "rows", failing)
+    tokenizer = loaded(tmp_path)
+    assert tokenizer.backend == "tokenizers"
+    assert "nanotoken raised PanicException" in tokenizer.backend_reason
+
+
+def test_the_probes_are_about_200_different_texts() -> None:
+    texts = probes(word_piece())
+    assert 180 <= len(set(texts)) == len(texts) <= 260
+    assert any("[SEP]" in text for text in texts)
+
+
+# While serving.
+
+
+def test_a_difference_found_while_serving_makes_tokenizers_serve_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = loaded(tmp_path, shadow_share=1.0)
+    tokenizer._serving = Wrong(tokenizer._serving)
+    tokenizer.encode(["good film", "bad"])
+    assert (tokenizer.shadow_checked, tokenizer.shadow_differences) == (2, 0)
+    assert tokenizer.backend == "nanotoken"
+
+    texts: list[TextOrPair] = ["good", "secret xylophone", ("a", "secret fox"), "film"]
+    found = tokenizer.encode(texts)
+    assert found.input_ids.tolist() == tokenizer.encode(texts).input_ids.tolist()
+    library = tokenizer.library.encode_batch(texts)
+    assert found.input_ids.tolist() == [token for each in library for token in each.ids]
+    assert (tokenizer.shadow_checked, tokenizer.shadow_differences) == (6, 2)
+    assert tokenizer.backend == "tokenizers"
+    assert tokenizer.backend_reason == "nanotoken gave other ids for a text while serving"
+    assert "secret" not in caplog.text
+    assert "16 characters, SHA-256 " in caplog.text
+
+    tokenizer.encode(texts)
+    assert tokenizer.shadow_checked == 6
+
+
+def test_a_length_that_only_one_library_finds_too_great_is_a_difference(tmp_path: Path) -> None:
+    tokenizer = loaded(tmp_path, shadow_share=1.0)
+
+    class Short(Wrong):
+        def rows(self, texts: Sequence[str], special: bool) -> Rows:
+            return self._backend.rows([text[:9] for text in texts], special)
+
+    tokenizer._serving = Short(tokenizer._serving)
+    with pytest.raises(ValidationError, match=r"inputs\[1\] has 202 tokens"):
+        tokenizer.encode(["good", "good " * 200], truncate=False)
+    assert tokenizer.backend == "tokenizers"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5])
+def test_the_share_of_texts_that_is_checked(tmp_path: Path, share: float) -> None:
+    tokenizer = loaded(tmp_path, shadow_share=share)
+    for _ in range(10):
+        tokenizer.encode(["good film"] * 200)
+    for _ in range(400):
+        tokenizer.encode(["good"])
+    assert tokenizer.shadow_checked == pytest.approx(2400 * share, abs=60)
+    assert (tokenizer.shadow_checked > 0) == (share > 0)
+    assert tokenizer.backend == "nanotoken"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, PanicException])
+def test_a_library_that_fails_is_replaced_and_the_request_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    tokenizer = loaded(tmp_path)
+    tokenizer._serving = Failing(tokenizer._serving, error)
+    assert tokenizer.encode(["good", "a xylophone"]).num_tokens > 5
+    assert tokenizer.backend == "tokenizers"
+    assert tokenizer.backend_reason == f"nanotoken raised {error.__name__}"
+    assert "xylophone" not in caplog.text
+
+
+def test_a_failure_of_the_reference_itself_is_ours_and_quotes_nothing(tmp_path: Path) -> None:
+    tokenizer = loaded(tmp_path, backend="tokenizers")
+    failing = Failing(tokenizer._reference, RuntimeError)
+    tokenizer._serving = tokenizer._reference = failing  # type: ignore[assignment]
+    with pytest.raises(InternalError) as caught:
+        tokenizer.encode(["a xylophone"])
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "xylophone" not in repr(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_an_interrupt_is_no_failure_of_the_library(tmp_path: Path) -> None:
+    tokenizer = loaded(tmp_path)
+    tokenizer._serving = Failing(tokenizer._serving, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.encode(["x"])
+    assert tokenizer.backend == "nanotoken"
+
+
+# Threads and processes.
+
+
+@pytest.mark.parametrize("backend", ["nanotoken", "tokenizers"])
+def test_threads_with_other_truncations_do_not_disturb_each_other(
+    tmp_path: Path, backend: str
+) -> None:
+    tokenizer = loaded(tmp_path, backend=backend, shadow_share=0.01)
+    texts = [text * 3 for text in fuzzed_texts(200, seed=21)]
+    pairs = list(zip(texts[:50], texts[50:100], strict=True))
+    calls: list[Callable[[], list[int]]] = [
+        lambda: tokenizer.encode(texts).input_ids.tolist(),
+        lambda: tokenizer.encode(texts, direction="left").input_ids.tolist(),
+        lambda: tokenizer.encode(pairs).input_ids.tolist(),
+        lambda: tokenizer.encode(pairs, direction="left").input_ids.tolist(),
+    ]
+    alone = [call() for call in calls]
+    with ThreadPoolExecutor(8) as pool:
+        futures = [(i, pool.submit(calls[i])) for i in list(range(4)) * 12]
+        for i, future in futures:
+            assert future.result() == alone[i]
+    assert tokenizer.shadow_differences == 0
+
+
+@pytest.mark.parametrize("backend", ["nanotoken", "tokenizers"])
+@pytest.mark.parametrize("setting", [None, "true", "false"])
+@pytest.mark.parametrize("parallel", [True, None])
+def test_a_forked_child_answers_a_batch_after_its_parent_used_the_pool(
+    tmp_path: Path, backend: str, setting: str | None, parallel: bool | None
+) -> None:
+    saved(word_piece(), tmp_path)
+    code = f"""
+        import os, signal, sys
+        from pathlib import Path
+        from packhorse.tokenizer import Tokenizer
+        from tests.tiny_tokenizers import saved, word_piece
+        tokenizer = Tokenizer.load(
+            saved(word_piece(), Path({str(tmp_path)!r})), backend={backend!r}, parallel={parallel}
+        )
+        texts = ["good film " * 90] * ({3000 if backend == "nanotoken" else 64})  # megabytes: its pool
+        before = tokenizer.encode(texts).input_ids.tolist()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)  # the default action ends a child that hangs
+            os._exit(tokenizer.encode(texts).input_ids.tolist() != before)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert tokenizer.encode(texts).input_ids.tolist() == before
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
+    if setting is not None:
+        environment["TOKENIZERS_PARALLELISM"] = setting
+    root = Path(__file__).parents[2]
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=root, env=environment | {"PYTHONPATH": str(root)}, check=True, timeout=30,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_ids_do_not_depend_on_the_thread_pool(parallel: bool) -> None:
+    text = word_piece().to_str()
+    texts = fuzzed_texts(500, seed=22)
+    for kind in (NanotokenBackend, TokenizersBackend):
+        one, other = kind(text, parallel).rows(texts, True), kind(text, None).rows(texts, True)
+        assert np.array_equal(one.ids, other.ids)
+        assert np.array_equal(one.bounds, other.bounds)
+
+
+def test_who_may_use_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert may_use_threads(None)
+    assert may_use_threads(True)
+    assert not may_use_threads(False)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: object())
+    assert not may_use_threads(None)
+    assert may_use_threads(True)
+    monkeypatch.setattr(tokenizer_backends, "_IMPORTED_IN", -1)
+    assert not may_use_threads(True)
+
+
+def test_rows_are_replaced_in_place() -> None:
+    rows = Rows(np.arange(6, dtype=np.int32), np.array([0, 1, 3, 6], np.int32))
+    others = Rows(np.array([7, 8, 9], np.int32), np.array([0, 0, 3], np.int32))
+    new = rows.replaced(np.array([0, 2]), others)
+    assert new.ids.tolist() == [1, 2, 7, 8, 9]
+    assert new.bounds.tolist() == [0, 0, 2, 5]
+    assert new.lengths.tolist() == [0, 2, 3]
