@@ -10,6 +10,7 @@ Prints the number of steps.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 
 import packhorse
 from packhorse import cli
-from packhorse.tools import classify_run  # noqa: F401 - so that no fork has to import it
+from packhorse.tools import classify_run
 from tests.fake_encoder import FakeEncoder
 
 CRASHED = 99
@@ -72,6 +73,9 @@ def spoil(out: Path) -> None:
 
 
 def main(out: Path, expected: Path, argv: list[str]) -> int:
+    assert classify_run  # imported here, so that no fork has to
+    if out.suffix == ".parquet":
+        importlib.import_module("pyarrow.parquet")
     wanted = {suffix: read(expected, suffix) for suffix in ("", ".errors.jsonl")}
     step = 0
     while run_in_fork(argv, step) == CRASHED:

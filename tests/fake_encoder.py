@@ -5,13 +5,12 @@
 A text's logits follow from its characters alone. Some words make trouble:
 UNTOKENISABLE, NONFINITE and BROKEN in a text are errors, after DEAD nothing works any more,
 and there are the variables FAKE_DELAY
-(seconds a batch) and FAKE_PEAK (a file to write the peak memory to).
+(seconds a batch) and FAKE_PEAK (a file to write the peak memory to, in KiB).
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -142,8 +141,14 @@ def main() -> int:
     vars(packhorse)["Encoder"] = FakeEncoder
     code = cli.main()
     if peak := os.environ.get("FAKE_PEAK"):
-        Path(peak).write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+        Path(peak).write_text(str(peak_memory()))
     return code
+
+
+def peak_memory() -> int:
+    """Of this process, in KiB. getrusage's figure would start at that of the parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
 
 
 if __name__ == "__main__":

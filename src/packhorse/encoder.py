@@ -21,8 +21,9 @@ from packhorse.errors import SERVED_ERRORS, ValidationError
 from packhorse.hardware import detect
 from packhorse.postprocess import scores_of
 from packhorse.request import Float32Array, Sequences, TextOrPair
-from packhorse.tokenizer import BackendChoice, Tokenizer
-from packhorse.truncation import Direction
+from packhorse.safe_cuts import Direction
+from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizer_backends import BackendChoice
 
 TEXTS_AT_ONCE = 2048
 """How many texts are tokenised before the engine gets them, while it works on the ones before."""

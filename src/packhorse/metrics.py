@@ -140,6 +140,9 @@ INFERENCE_TIME = Histogram(
     "On the device, summed over a request's batches.",
     SECONDS,
 )
+CONNECTIONS = Gauge(
+    "packhorse_connections", "Open connections, and one more for each front end that accepts."
+)
 INPUTS_IN_FLIGHT = Gauge("packhorse_inputs_in_flight", "Inputs admitted and not answered.")
 TOKENS_IN_FLIGHT = Gauge("packhorse_tokens_in_flight", "Tokens of these inputs, partly estimated.")
 

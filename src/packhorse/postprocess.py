@@ -19,8 +19,9 @@ def scores_of(logits: Float32Array, problem_type: ProblemType) -> Float32Array:
         return logits
     if problem_type is ProblemType.MULTI_LABEL:
         return _sigmoid(logits)
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return shifted / shifted.sum(axis=1, keepdims=True)
+    shifted: Float32Array = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scores: Float32Array = shifted / shifted.sum(axis=1, keepdims=True)
+    return scores
 
 
 def _sigmoid(x: Float32Array) -> Float32Array:

@@ -161,7 +161,7 @@ def _keeps_letters(tokenizer: tokenizers.Tokenizer) -> bool:
     """Whether the normaliser turns no character of ``_ENDS`` into white space or into nothing."""
     if tokenizer.normalizer is None:
         return True
-    ends = filter(re.compile(f"[{_ENDS}]").match, map(chr, range(0x10000)))
+    ends = re.findall(f"[{_ENDS}]", "".join(map(chr, range(0x10000))))
     normalized = tokenizer.normalizer.normalize_str("+".join(ends))
     return "++" not in normalized and not re.search(r"\s", normalized)
 

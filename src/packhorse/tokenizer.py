@@ -44,7 +44,7 @@ from packhorse.tokenizer_backends import (
 )
 from packhorse.truncation import Reader, first_unreadable, longest_first
 
-__all__ = ["Direction", "Tokenizer"]
+__all__ = ["BackendChoice", "Direction", "Tokenizer"]
 
 log = logging.getLogger(__name__)
 

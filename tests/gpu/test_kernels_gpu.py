@@ -120,6 +120,11 @@ def test_the_rest_agrees_with_its_twin(ops, dtype, hidden, seed):
     same("residual_layer_norm", x, bias, residual, gamma, beta, 1e-12)
     for activation in reference.ACTIVATIONS:
         same("bias_activation", x, bias, activation)
+    up = draw(2 * hidden, hidden, dtype=dtype) / hidden**0.5
+    inner = torch.cat([bias, bias])
+    product = ops.linear_activation(x, up, inner, "gelu")
+    wanted = torch.nn.functional.gelu(x.double() @ up.double().t() + inner.double())
+    assert (product.double() - wanted).abs().max() < 5 * torch.finfo(dtype).eps + 3e-5
     same("mean_pool", x, bounds)
     same("first_token_pool", x, bounds)
 

@@ -257,7 +257,11 @@ def test_compressed_files(tmp_path: Path, classify: Classify) -> None:
     assert compressed == (tmp_path / "out.csv").read_bytes()
 
 
-@pytest.mark.parametrize("damage", [b"no gzip", gzip.compress(b"text\n" + b"a\n" * 99999)[:100]])
+@pytest.mark.parametrize(
+    "damage",
+    [b"no gzip", gzip.compress(b"text\n" + b"a\n" * 99999)[:100]],
+    ids=["no gzip", "cut short"],
+)
 def test_a_damaged_compressed_file_is_told(
     tmp_path: Path, classify: Classify, damage: bytes
 ) -> None:

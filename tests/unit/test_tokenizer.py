@@ -1,5 +1,6 @@
 """The ids are those of `tokenizers`, whatever serves, truncates, or stands in the text."""
 
+import functools
 import importlib.util
 import json
 import subprocess
@@ -29,14 +30,16 @@ DIRECTIONS: tuple[Direction, ...] = ("right", "left")
 Loader = Callable[..., Tokenizer]
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Loader:
-    """Loads a tiny tokenizer by its kind; the options are those of ``saved`` and of ``load``."""
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Loader:
+    """Loads a tiny tokenizer by its kind, once; the options are those of ``saved`` and ``load``."""
 
+    @functools.cache
     def loaded(
         kind: str, backend: str = "auto", *, shadow_share: float = 0.0, **options: object
     ) -> Tokenizer:
-        checkpoint = saved(BUILDERS[kind](), tmp_path / kind, **options)  # type: ignore[arg-type]
+        folder = tmp_path_factory.mktemp(kind)
+        checkpoint = saved(BUILDERS[kind](), folder, **options)  # type: ignore[arg-type]
         return Tokenizer.load(checkpoint, backend=backend, shadow_share=shadow_share)  # type: ignore[arg-type]
 
     return loaded
@@ -62,7 +65,7 @@ def assert_same(
     rows = [encoding.ids for encoding in encodings]
     assert sequences.input_ids.dtype == sequences.cu_seqlens.dtype == np.int32
     assert sequences.cu_seqlens.tolist() == [0, *np.cumsum([len(row) for row in rows])]
-    assert sequences.input_ids.tolist() == [token for row in rows for token in row]
+    assert np.array_equal(sequences.input_ids, np.concatenate([np.array(row) for row in rows]))
     assert sequences.truncated.dtype == np.bool_
     assert len(sequences.truncated) == len(rows)
     if segments:
@@ -73,16 +76,20 @@ def assert_same(
 
 
 @pytest.mark.parametrize(("backend", "kind"), EVERY)
-def test_20000_fuzzed_texts_get_the_ids_of_the_reference(
-    load: Loader, backend: str, kind: str
-) -> None:
+def test_fuzzed_texts_get_the_ids_of_the_reference(load: Loader, backend: str, kind: str) -> None:
     tokenizer = load(kind, backend, max_length=4096)
     assert tokenizer.backend == backend
-    texts = fuzzed_texts(20_000, seed=1)
+    compared_with_itself = backend == "tokenizers" and kind != "word_piece"
+    texts = fuzzed_texts(4_000 if compared_with_itself else 20_000, seed=1)
     sequences = tokenizer.encode(texts)
-    assert_same(sequences, expected(tokenizer.library, list(texts)))
+    assert_same(sequences, reference_rows(kind, texts))
     assert not sequences.truncated.any()
     assert sequences.segment_starts is None
+
+
+@functools.cache
+def reference_rows(kind: str, texts: tuple[str, ...]) -> list[tokenizers.Encoding]:
+    return expected(BUILDERS[kind](), list(texts))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -91,12 +98,12 @@ def test_truncated_texts_get_the_ids_of_the_reference(
     load: Loader, backend: str, kind: str, direction: Direction
 ) -> None:
     tokenizer = load(kind, backend, max_length=LIMIT)
-    texts = fuzzed_texts(2_000, seed=2)
+    texts = fuzzed_texts(1_000, seed=2)
     sequences = tokenizer.encode(texts, direction=direction)
     assert_same(sequences, expected(tokenizer.library, list(texts), LIMIT, direction))
     whole = [len(encoding.ids) for encoding in expected(tokenizer.library, list(texts))]
     assert sequences.truncated.tolist() == [length > LIMIT for length in whole]
-    assert 100 < np.count_nonzero(sequences.truncated) < 1_900
+    assert 50 < np.count_nonzero(sequences.truncated) < 950
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -106,7 +113,7 @@ def test_pairs_get_the_ids_and_token_types_of_the_reference(
     load: Loader, backend: str, kind: str, limit: int, direction: Direction
 ) -> None:
     tokenizer = load(kind, backend, max_length=limit)
-    texts = fuzzed_texts(1_000, seed=3, pieces=12)
+    texts = fuzzed_texts(400, seed=3, pieces=12)
     pairs: list[TextOrPair] = list(zip(texts[::2], texts[1::2], strict=True))
     has_types = kind.startswith("word_piece")
     sequences = tokenizer.encode(pairs, direction=direction)
@@ -343,9 +350,9 @@ def test_an_id_beyond_the_embedding_table_fails_only_the_text_that_has_it(
 
 
 def test_a_vocabulary_that_fits_is_no_cause_for_a_warning(
-    load: Loader, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load("word_piece")
+    Tokenizer.load(saved(word_piece(), tmp_path))
     assert caplog.records == []
 
 

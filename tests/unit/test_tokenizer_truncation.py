@@ -1,6 +1,8 @@
 """What is kept of pairs and of huge texts: exactly what the reference keeps, at a small cost."""
 
+import functools
 import random
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,9 +22,16 @@ DIRECTIONS: tuple[Direction, ...] = ("right", "left")
 EVERY = [("nanotoken", "word_piece"), *(("tokenizers", kind) for kind in BUILDERS)]
 
 
-def loaded(folder: Path, kind: str, backend: str = "auto", max_length: int = 64) -> Tokenizer:
-    checkpoint = saved(BUILDERS[kind](), folder, max_length=max_length)
-    return Tokenizer.load(checkpoint, backend=backend)  # type: ignore[arg-type]
+@functools.cache
+def loaded(kind: str, backend: str = "auto", max_length: int = 64) -> Tokenizer:
+    """A tiny tokenizer, loaded once: for what does not change it."""
+    return fresh(kind, backend, max_length)
+
+
+def fresh(kind: str, backend: str = "auto", max_length: int = 64) -> Tokenizer:
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = saved(BUILDERS[kind](), Path(folder), max_length=max_length)
+        return Tokenizer.load(checkpoint, backend=backend)  # type: ignore[arg-type]
 
 
 def assert_as_the_reference(
@@ -76,9 +85,9 @@ def test_the_longer_text_of_a_pair_is_cut_first(
 @pytest.mark.parametrize("counts", [(260, 500), (200, 500), (600, 1), (500, 500), (600, 5)])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_pairs_of_hundreds_of_tokens_are_cut_as_by_the_reference(
-    tmp_path: Path, counts: tuple[int, int], direction: Direction
+    counts: tuple[int, int], direction: Direction
 ) -> None:
-    tokenizer = loaded(tmp_path, "word_piece", max_length=512)
+    tokenizer = loaded("word_piece", max_length=512)
     words = WORDS * 8
     pair = " ".join(words[: counts[0]]), " ".join(reversed(words[: counts[1]]))
     assert_as_the_reference(tokenizer, [pair], direction)
@@ -96,10 +105,8 @@ def grid_of_pairs(largest: int = 12) -> list[TextOrPair]:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("limit", [4, 5, 6, 7, 12, 13, 19])
-def test_pairs_of_all_lengths_are_cut_as_by_the_reference(
-    tmp_path: Path, limit: int, direction: Direction
-) -> None:
-    tokenizer = loaded(tmp_path, "word_piece", max_length=limit)
+def test_pairs_of_all_lengths_are_cut_as_by_the_reference(limit: int, direction: Direction) -> None:
+    tokenizer = loaded("word_piece", max_length=limit)
     assert_as_the_reference(tokenizer, grid_of_pairs(), direction)
 
 
@@ -122,10 +129,8 @@ def only_second(first: Int32Array, second: Int32Array, room: int) -> tuple[Int32
 
 
 @pytest.mark.parametrize("fault", [one_off, blind_to_order, only_second])
-def test_the_grid_of_pairs_finds_a_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: object
-) -> None:
-    tokenizer = loaded(tmp_path, "word_piece", max_length=12)
+def test_the_grid_of_pairs_finds_a_fault(monkeypatch: pytest.MonkeyPatch, fault: object) -> None:
+    tokenizer = loaded("word_piece", max_length=12)
     monkeypatch.setattr("packhorse.tokenizer.longest_first", fault)
     with pytest.raises(AssertionError):
         assert_as_the_reference(tokenizer, grid_of_pairs(), "right")
@@ -168,9 +173,9 @@ def huge(kind: str, size: int) -> str:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("backend", "kind"), EVERY)
 def test_huge_texts_are_cut_as_by_the_reference(
-    tmp_path: Path, backend: str, kind: str, direction: Direction
+    backend: str, kind: str, direction: Direction
 ) -> None:
-    tokenizer = loaded(tmp_path, kind, backend)
+    tokenizer = loaded(kind, backend)
     texts = [huge(name, 5_000) for name in PIECES]
     texts += ["good" + " " * 5_000, " " * 5_000 + "good"]
     assert_as_the_reference(tokenizer, texts, direction)
@@ -179,10 +184,10 @@ def test_huge_texts_are_cut_as_by_the_reference(
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("backend", "kind"), EVERY)
 def test_fuzzed_texts_that_are_all_huge_are_cut_as_by_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, kind: str, direction: Direction
+    monkeypatch: pytest.MonkeyPatch, backend: str, kind: str, direction: Direction
 ) -> None:
     small_windows(monkeypatch)
-    tokenizer = loaded(tmp_path, kind, backend, max_length=7)
+    tokenizer = loaded(kind, backend, max_length=7)
     rng = random.Random(13)
     texts = [
         "".join(text[i : i + 5] + rng.choice([" ", "\n", " good ", ". a"]) for i in range(0, 40, 5))
@@ -203,10 +208,10 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("max_length", [9, 10])
 def test_which_of_two_huge_texts_is_longer_decides_who_keeps_one_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_length: int, direction: Direction
+    monkeypatch: pytest.MonkeyPatch, max_length: int, direction: Direction
 ) -> None:
     small_windows(monkeypatch)
-    tokenizer = loaded(tmp_path, "word_piece", max_length=max_length)
+    tokenizer = loaded("word_piece", max_length=max_length)
     pairs: list[TextOrPair] = [
         ("good film " * a, "a dog " * b) for a in range(20, 40, 6) for b in range(20, 40, 6)
     ]
@@ -243,9 +248,9 @@ class Counting:
     ],
 )
 def test_of_a_megabyte_only_a_few_kilobytes_are_tokenised(
-    tmp_path: Path, kind: str, text: str, direction: Direction
+    kind: str, text: str, direction: Direction
 ) -> None:
-    tokenizer = loaded(tmp_path, kind, max_length=512)
+    tokenizer = fresh(kind, max_length=512)
     counting = Counting(tokenizer._reference)
     tokenizer._serving = counting
     megabyte = huge(text, 1_000_000)
@@ -255,8 +260,8 @@ def test_of_a_megabyte_only_a_few_kilobytes_are_tokenised(
     assert counting.characters < 2 * 8192 + 5
 
 
-def test_a_megabyte_need_not_be_tokenised_to_be_refused(tmp_path: Path) -> None:
-    tokenizer = loaded(tmp_path, "word_piece", max_length=512)
+def test_a_megabyte_need_not_be_tokenised_to_be_refused() -> None:
+    tokenizer = fresh("word_piece", max_length=512)
     counting = Counting(tokenizer._reference)
     tokenizer._serving = counting
     with pytest.raises(ValidationError, match=r"inputs\[1\] has more than 512 tokens"):
@@ -266,23 +271,21 @@ def test_a_megabyte_need_not_be_tokenised_to_be_refused(tmp_path: Path) -> None:
     assert counting.characters < 20_000
 
 
-def test_a_huge_text_of_few_tokens_is_whole_and_not_refused(tmp_path: Path) -> None:
-    tokenizer = loaded(tmp_path, "word_piece", max_length=8)
+def test_a_huge_text_of_few_tokens_is_whole_and_not_refused() -> None:
+    tokenizer = loaded("word_piece", max_length=8)
     text = " " * 20_000 + "good" + " " * 20_000 + "film" + "x" * 20_000
     sequences = tokenizer.encode([text, (text, "a")], truncate=False)
     assert sequences.lengths.tolist() == [4, 6]
     assert not sequences.truncated.any()
 
 
-def test_the_fuzz_of_huge_texts_finds_an_unsafe_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fuzz_of_huge_texts_finds_an_unsafe_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     def anywhere(self: object, text: str, characters: int, direction: Direction) -> str:
         return text[:characters] if direction == "right" else text[-characters:]
 
     monkeypatch.setattr("packhorse.safe_cuts.SafeCuts.shorten", anywhere)
     small_windows(monkeypatch)
-    tokenizer = loaded(tmp_path, "word_piece", max_length=7)
+    tokenizer = loaded("word_piece", max_length=7)
     for direction in DIRECTIONS:
         with pytest.raises(AssertionError):
             assert_as_the_reference(tokenizer, fuzzed_texts(500, seed=12), direction)

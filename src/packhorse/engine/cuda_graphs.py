@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -131,9 +132,9 @@ class ForwardGraphs:
         """Capture every bucket, the largest first: the smaller ones then reuse its memory."""
         started = time.monotonic()
         for tokens in reversed(self.token_buckets):
-            self._trunks[tokens] = self._captured(lambda tokens=tokens: self._trunk(tokens))
+            self._trunks[tokens] = self._captured(partial(self._trunk, tokens))
         for sequences in reversed(self.sequence_buckets):
-            self._tails[sequences] = self._captured(lambda n=sequences: self._tail(n))
+            self._tails[sequences] = self._captured(partial(self._tail, sequences))
         logger.info(
             "captured %d trunk and %d tail graphs in %.2f s",
             len(self._trunks),

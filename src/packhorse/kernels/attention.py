@@ -102,8 +102,8 @@ def cls_attention(
         HEAD=head,
         BLOCK_HEAD=triton.next_power_of_2(head),
         KEYS=tile.columns,
+        STAGES=tile.num_stages,
         num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
     )
     return out
 
@@ -200,7 +200,8 @@ def _packed_attention(
 @triton.jit
 def _cls_attention(
     query, kv, cu_seqlens, out, query_stride, kv_stride, out_stride, scale,
-    HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, KEYS: tl.constexpr,
+    HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
+    KEYS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % HEADS
     sequence = tl.program_id(0) // HEADS
@@ -217,7 +218,7 @@ def _cls_attention(
     acc = tl.zeros([BLOCK_HEAD], tl.float32)
     top = LOWEST
     total = 0.0
-    for n in tl.range(first, last, KEYS):
+    for n in tl.range(first, last, KEYS, num_stages=STAGES):
         present = n + block < last
         inside = present[:, None] & real[None, :]
         keys = kv + tl.cast(n, tl.int64) * kv_stride

@@ -76,7 +76,7 @@ def linear_activation(
     kind = KINDS[activation]
     rows, hidden = x.shape
     width = weight.shape[0]
-    tile = tiles.linear_activation(x.dtype, rows, tiles.generation(x.device))
+    tile = tiles.linear_activation(x.dtype, rows, width, tiles.generation(x.device))
     if tile is None or not (_fits_copy_engine(x) and _fits_copy_engine(weight)):
         product = torch.mm(x, weight.t(), out=out)
         return bias_activation(product, bias, activation, out=product)

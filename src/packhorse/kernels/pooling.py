@@ -61,8 +61,8 @@ def mean_pool(hidden_states: Tensor, cu_seqlens: Tensor, out: Tensor | None = No
         HIDDEN=hidden,
         TOKENS=tile.rows,
         BLOCK=block,
+        STAGES=tile.num_stages,
         num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
     )
     return out
 
@@ -90,7 +90,7 @@ def _first_token_pool(
 @triton.jit
 def _mean_pool(
     hidden_states, cu_seqlens, out, stride, out_stride,
-    HIDDEN: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    HIDDEN: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
     first = tl.load(cu_seqlens + sequence)
@@ -100,7 +100,7 @@ def _mean_pool(
     inside = (columns < HIDDEN) | (HIDDEN % BLOCK == 0)
     within = block[:, None] * stride + columns[None, :]
     total = tl.zeros([BLOCK], tl.float32)
-    for n in tl.range(first, last, TOKENS):
+    for n in tl.range(first, last, TOKENS, num_stages=STAGES):
         x = tl.load(
             hidden_states + tl.cast(n, tl.int64) * stride + within,
             (n + block < last)[:, None] & inside[None, :],

@@ -9,6 +9,7 @@ shared memory), until somebody sweeps them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -59,11 +60,11 @@ HOPPER = 9
 ATTENTION = AttentionTile(64, 4, 32, 2, 32, 2)
 # float32 multiplies on the CUDA cores: small tiles, or the registers spill.
 ATTENTION_FLOAT32 = AttentionTile(32, 4, 32, 1, 32, 1)
-# One H200, by padded head size.
+# One H200, by padded head size: between short texts and sequences of 512 tokens.
 ATTENTION_HOPPER = {
-    16: AttentionTile(64, 4, 64, 2, 32, 3),
-    32: AttentionTile(64, 4, 64, 2, 32, 3),
-    64: AttentionTile(64, 4, 64, 2, 32, 3),
+    64: AttentionTile(64, 4, 64, 3, 32, 3),
+    32: AttentionTile(64, 4, 32, 3, 32, 3),
+    128: AttentionTile(64, 4, 32, 3, 32, 3),
 }
 
 
@@ -75,12 +76,24 @@ def attention(dtype: torch.dtype, block_head: int, generation: int) -> Attention
     return ATTENTION_HOPPER.get(block_head, ATTENTION) if generation == HOPPER else ATTENTION
 
 
-@cache
-def linear_activation(dtype: torch.dtype, rows: int, generation: int) -> ProductTile | None:
-    """The tile of the fused product and activation; None where the library's product wins."""
+# One H200 (132 multiprocessors), 768 to 3,072 columns, by how many tiles of 128 x 128 the
+# product has: few tiles are made smaller, so that all multiprocessors have some.
+LINEAR_ACTIVATION_HOPPER = (
+    (64, ProductTile(64, 64, 128, 4, 3)),
+    (128, ProductTile(64, 64, 64, 4, 4)),
+    (256, ProductTile(128, 64, 64, 4, 3)),
+    (math.inf, ProductTile(128, 128, 64, 8, 3, group=4)),
+)
+
+
+def linear_activation(
+    dtype: torch.dtype, rows: int, width: int, generation: int
+) -> ProductTile | None:
+    """The tile of the fused product (rows, width); None where the library's product is used."""
     if generation != HOPPER or dtype == torch.float32:
         return None
-    return ProductTile(128, 128, 64, 8, 3)
+    size = rows * width / 128**2
+    return next(tile for most, tile in LINEAR_ACTIVATION_HOPPER if size <= most)
 
 
 CLS_ATTENTION = Tile(1, 32, 1)

@@ -17,10 +17,10 @@ from torch import Tensor
 
 
 class Run(NamedTuple):
-    """Neighbouring sequences of equal length: ``count`` of them from token ``start`` on."""
+    """Neighbouring sequences of equal length: ``sequences`` of them from token ``start`` on."""
 
     start: int
-    count: int
+    sequences: int
     length: int
 
 

@@ -1,8 +1,4 @@
-"""``Backend`` of the kernels: cuBLAS for the matrix products, fused passes between them.
-
-What the matrix product's library cannot add exactly (erf GELU; a residual and
-a LayerNorm) is one pass over its result.
-"""
+"""``Backend`` of the kernels: cuBLAS for most matrix products, fused passes between them."""
 
 from __future__ import annotations
 
@@ -13,17 +9,12 @@ from torch import Tensor
 from packhorse.kernels import Ops
 from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
 
-MLP_CHUNK = 4096
-"""Tokens whose inner activations are made at once: they stay in the L2 cache between the matrix
-product that writes them and the pass that adds bias and activation."""
-
 
 class KernelBackend:
     """Any device; ``kernels`` are Triton's or their twins."""
 
-    def __init__(self, kernels: Ops, mlp_chunk: int = MLP_CHUNK) -> None:
+    def __init__(self, kernels: Ops) -> None:
         self._kernels = kernels
-        self._mlp_chunk = mlp_chunk
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> Dense:
         return Dense(weight.contiguous(), bias)
@@ -56,12 +47,8 @@ class KernelBackend:
         return torch.addmm(layer.bias, x, layer.weight.t(), out=out)
 
     def dense_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
-        inner = x.new_empty(x.shape[0], layer.weight.shape[0])
-        for first in range(0, x.shape[0], self._mlp_chunk):
-            chunk = slice(first, first + self._mlp_chunk)
-            torch.mm(x[chunk], layer.weight.t(), out=inner[chunk])
-            self._kernels.bias_activation(inner[chunk], layer.bias, activation, out=inner[chunk])
-        return inner
+        assert layer.bias is not None
+        return self._kernels.linear_activation(x, layer.weight, layer.bias, activation)
 
     def dense_residual_norm(
         self,

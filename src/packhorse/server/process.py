@@ -16,9 +16,11 @@ from typing import cast
 import uvicorn
 
 from packhorse import logs
+from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.errors import SetupError
 from packhorse.launch import Launch, complain, learn, name_process
+from packhorse.server.acceptor import Acceptor
 from packhorse.server.admission import Admission
 from packhorse.server.app import App
 from packhorse.server.connection import STALL_SECONDS, Connection, sweep
@@ -41,11 +43,28 @@ LOOK_SECONDS = 0.25
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, but signals are ours."""
+    """Uvicorn, but signals are ours, and so is how connections are taken."""
+
+    def __init__(self, config: uvicorn.Config, board: Board, slot: int) -> None:
+        super().__init__(config)
+        self._board = board
+        self._slot = slot
+        self.acceptor: Acceptor | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets
+        self.acceptor = Acceptor(
+            sockets[0], self._connection, self.server_state.connections, self._board, self._slot
+        )
+        self.servers = [self.acceptor]  # type: ignore[list-item]
+        self.started = True
+
+    def _connection(self) -> Connection:
+        return Connection(config=self.config, server_state=self.server_state, app_state={})
 
 
 class FrontEnd:
@@ -77,7 +96,7 @@ class FrontEnd:
             board=board,
             slot=board.slots[launch.slot],
         )
-        self._server = Server(_uvicorn_config(App(self._service)))
+        self._server = Server(_uvicorn_config(App(self._service)), board, launch.slot)
         self._announced = False
 
     async def run(self) -> None:
@@ -102,6 +121,8 @@ class FrontEnd:
     def _look(self) -> None:
         self._engines.look()
         self._service.observations.flush()
+        if self._server.acceptor is not None:
+            self._server.acceptor.count()
         if not self._announced and self._server.started and self._engines.fault is None:
             self._announced = True
             self._launch.report("ready")

@@ -12,7 +12,7 @@ import sys
 import time
 import types
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Control:
     hang              no batch ever ends
     broken            every batch raises, also those of warm-up
     load_error        loading the model fails with this message
+    load_seconds      loading the model takes so long
     """
 
     seconds: float = 0.0
@@ -39,6 +40,7 @@ class Control:
     hang: bool = False
     broken: bool = False
     load_error: str = ""
+    load_seconds: float = 0.0
 
 
 def control() -> Control:
@@ -69,6 +71,7 @@ class FakeEngine:
     def load(cls, config: Any, checkpoint: Any) -> FakeEngine:
         from packhorse.errors import CheckpointError
 
+        time.sleep(control().load_seconds)
         if message := control().load_error:
             raise CheckpointError(message)
         return cls(config, checkpoint)
@@ -98,10 +101,10 @@ class FakeEngine:
     def step(self) -> list[Any]:
         wanted = control()
         done = []
-        if self._running is not None and not wanted.hang:
-            if time.monotonic() - self._started >= wanted.seconds:
-                done.append(self._answer(self._running, wanted))
-                self._running = None
+        took = time.monotonic() - self._started
+        if self._running is not None and not wanted.hang and took >= wanted.seconds:
+            done.append(self._answer(self._running, wanted))
+            self._running = None
         if self._running is None and self._waiting:
             self._running = self._waiting.popleft()
             self._started = time.monotonic()

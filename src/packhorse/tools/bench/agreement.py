@@ -58,7 +58,7 @@ def compare(logits: NDArray[Any], reference: Float32Array, spread: float, dtype:
     largest, rms = float(np.abs(error).max()), float(np.sqrt((error * error).mean()))
     same = float((logits.argmax(axis=1) == reference.argmax(axis=1)).mean())
     allowed = TOLERANCE[dtype] * spread
-    fault = None
+    fault: str | None = None
     # Turned around, so that NaN is a fault.
     if not rms <= allowed:
         fault = f"RMS error of logits {rms:.2g}, more than {allowed:.2g} for {dtype}"

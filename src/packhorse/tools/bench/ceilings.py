@@ -53,7 +53,8 @@ class Ceilings:
         """Normal numbers, scaled so that products stay in range: zeros run faster than data."""
         generator = torch.Generator(self._device).manual_seed(0)
         x = torch.randn(self._size, self._size, device=self._device, generator=generator)
-        return (x / self._size**0.5).to(dtype)
+        scaled: torch.Tensor = x / self._size**0.5
+        return scaled.to(dtype)
 
     def _best(self, operation: Callable[[], object]) -> float:
         """Seconds of one, the best of a few series: a ceiling is what was reached once."""

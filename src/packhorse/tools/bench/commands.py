@@ -11,10 +11,11 @@ from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.tools.bench import ladder as ladders
 from packhorse.tools.bench.arguments import resolved_device, subsets
+from packhorse.tools.bench.gpu.report import faults, report
 from packhorse.tools.bench.physics import distance
 from packhorse.tools.bench.picture import picture
 from packhorse.tools.bench.preparation import Plan, half_type
-from packhorse.tools.bench.results import Ladder, read, write
+from packhorse.tools.bench.results import FORMAT, GpuNumbers, Ladder, read, write
 from packhorse.tools.bench.rungs import chosen_rungs
 from packhorse.tools.bench.table import table
 from packhorse.tools.bench.worker_process import WorkerError
@@ -30,12 +31,12 @@ def ladder(arguments: argparse.Namespace) -> int:
         result = ladders.run(plan)
     except WorkerError as error:
         raise ConfigError(f"the reference cannot be computed: {error}") from error
+    _record(result, arguments)
     if arguments.details and plan.device != "cpu":
-        from packhorse.tools.bench.gpu import measure
+        from packhorse.tools.bench.gpu.details import measure
 
         result = dataclasses.replace(result, details=measure(plan))
-    if arguments.json is not None:
-        write(result, arguments.json)
+        _record(result, arguments)
     return _show(result, arguments)
 
 
@@ -45,17 +46,20 @@ def render(path: Path, arguments: argparse.Namespace) -> int:
 
 
 def gpu(arguments: argparse.Namespace) -> int:
-    """The numbers of the GPU alone."""
-    from packhorse.tools.bench.gpu import measure, report, write_details
+    """The numbers of the GPU alone; 1 when one of them could not be had.
 
+    Raises ConfigError or CheckpointError.
+    """
     plan = plan_of(arguments)
     if plan.device == "cpu":
         raise ConfigError("bench gpu needs an NVIDIA GPU")
+    from packhorse.tools.bench.gpu.details import measure
+
     details = measure(plan)
-    if arguments.json is not None:
-        write_details(plan, details, arguments.json)
+    run = ladders.description(plan)
+    _record(GpuNumbers(FORMAT, run, plan.device, plan.dtype, plan.model, details), arguments)
     print(report(details))
-    return 0
+    return 1 if faults(details) else 0
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
@@ -67,10 +71,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     rungs = chosen_rungs(device, getattr(arguments, "rungs", None))
     counts = subsets(getattr(arguments, "subset", []), device)
     known = {rung.name for rung in chosen_rungs(device, None)}
-    if unknown := counts.keys() - known:
-        raise ConfigError(
-            f"--subset: {sorted(unknown)[0]!r} is not one of {', '.join(sorted(known))}"
-        )
+    for name in counts.keys() - known:
+        raise ConfigError(f"--subset: {name!r} is not one of {', '.join(sorted(known))}")
     return Plan(
         device=device,
         dtype=half_type(device) if arguments.dtype == AUTO else arguments.dtype,
@@ -85,16 +87,21 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     )
 
 
+def _record(results: Ladder | GpuNumbers, arguments: argparse.Namespace) -> None:
+    if arguments.json is not None:
+        write(results, arguments.json)
+
+
 def _show(result: Ladder, arguments: argparse.Namespace) -> int:
+    """Table, distance, details and picture; 1 when something in them is wrong."""
+    details = result.details or {}
     print(table(result))
     print()
     print(distance(result))
-    if result.details is not None:
-        from packhorse.tools.bench.gpu import report
-
+    if details:
         print()
-        print(report(result.details))
+        print(report(details))
     if arguments.svg is not None:
         arguments.svg.parent.mkdir(parents=True, exist_ok=True)
         arguments.svg.write_text(picture(result), encoding="utf-8")
-    return 1 if result.failures else 0
+    return 1 if result.failures or faults(details) else 0

@@ -50,7 +50,7 @@ def run(plan: Plan) -> Ladder:
 
 
 def description(plan: Plan) -> Run:
-    """The run as it is recorded."""
+    """When and how, on what and with what: for the record."""
     return Run(
         date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=machine.command_line(),

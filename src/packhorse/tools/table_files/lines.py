@@ -7,13 +7,12 @@ import io
 import os
 import zlib
 from collections import deque
-from pathlib import Path
 from typing import BinaryIO
 
 from packhorse.errors import SetupError
 from packhorse.tools.table_files.rows import BadRowError, Place
 
-MAX_LINE_BYTES = 16_000_000
+MAX_LINE_BYTES = 8_000_000
 """A longer line, or CSV record of several lines, is a bad row: memory stays bounded."""
 
 STDIN = "-"
@@ -48,7 +47,6 @@ class LineReader:
         self._size = os.fstat(self._raw.fileno()).st_size if path != STDIN else 0
         self._stream = _decompressed(self._raw) if path.endswith(".gz") else self._raw
         self._returned: deque[Line] = deque()
-        self._ended = False
         self._offset, self._number = 0, 0
 
     @property
@@ -76,7 +74,6 @@ class LineReader:
                 reason = f"{self._path} cannot be read after line {self._number}: {error}"
                 raise SetupError(reason) from None
             if not line:
-                self._ended = True
                 return None
         if not self._offset:
             self._offset = len(line)
@@ -106,10 +103,9 @@ class LineReader:
         return min(1.0, at / self._size)
 
     def close(self) -> None:
-        if self._path == STDIN and not self._ended:
-            return  # another thread may be waiting in it, and closing would wait for that
-        self._stream.close()
-        self._raw.close()
+        if self._path != STDIN:  # whose descriptor is not ours, and a thread may wait in it
+            self._stream.close()
+            self._raw.close()
 
     def _skip_rest(self, length: int) -> LongLine:
         while part := self._stream.readline(_SKIPPED_AT_ONCE):
@@ -120,9 +116,8 @@ class LineReader:
 
 
 def _open(path: str) -> BinaryIO:
-    # A duplicate of standard input: the interpreter locks its own object at exit, and hangs on it
-    # while a thread waits for a line.
-    return os.fdopen(os.dup(0), "rb") if path == STDIN else Path(path).open("rb")
+    # Not sys.stdin: the interpreter locks it at exit, and hangs on a thread that waits in it.
+    return open(0, "rb", closefd=False) if path == STDIN else open(path, "rb")
 
 
 def _decompressed(raw: BinaryIO) -> BinaryIO:

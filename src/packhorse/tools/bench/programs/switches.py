@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 import torch
 
@@ -52,40 +53,55 @@ def resolved(place: Place, off: Collection[str] = ()) -> Config:
 
 
 def load_runner(
-    place: Place,
-    checkpoint: Checkpoint,
-    off: Collection[str] = (),
-    *,
-    max_tokens: int | None = None,
-    max_sequences: int | None = None,
+    place: Place, checkpoint: Checkpoint, off: Collection[str] = (), max_tokens: int | None = None
 ) -> Runner:
     """A runner of the engine with every optimisation but those in ``off``."""
+    return load_runners(place, checkpoint, 1, off, max_tokens)[0]
+
+
+def load_runners(
+    place: Place,
+    checkpoint: Checkpoint,
+    count: int,
+    off: Collection[str] = (),
+    max_tokens: int | None = None,
+) -> list[Runner]:
+    """Several over one copy of the weights; on a GPU each with a stream and buffers of its own."""
     config = resolved(place, off)
+    load = partial(
+        load_bert,
+        checkpoint,
+        device=torch.device(place.device),
+        dtype=getattr(torch, place.dtype),
+        first_token_only=FIRST_TOKEN_ONLY not in off,
+    )
     tokens = max_tokens or int(config.engine.max_batch_tokens)
-    sequences = max_sequences or int(config.engine.max_batch_requests)
-    device = torch.device(config.model.device)
-    dtype = getattr(torch, place.dtype)
-    first_token_only = FIRST_TOKEN_ONLY not in off
-    if device.type == "cpu":
+    sequences = int(config.engine.max_batch_requests)
+    if place.device == "cpu":
         torch.set_num_threads(place.threads)
-        return CpuRunner(
-            load_bert(checkpoint, CpuBackend(), device, dtype, first_token_only=first_token_only),
+        model = load(CpuBackend())
+        return [
+            CpuRunner(
+                model,
+                checkpoint.architecture,
+                threads=place.threads,
+                max_tokens=tokens,
+                max_sequences=sequences,
+            )
+            for _ in range(count)
+        ]
+    torch.cuda.set_device(place.device)
+    kernels = select(place.device, fused=FUSED_KERNELS not in off)
+    model = load(KernelBackend(kernels))
+    return [
+        CudaRunner(
+            model,
             checkpoint.architecture,
-            threads=place.threads,
+            kernels,
+            torch.device(place.device),
             max_tokens=tokens,
             max_sequences=sequences,
+            graphs=GRAPHS not in off and kernels.name == "triton",
         )
-    torch.cuda.set_device(device)
-    kernels = select(device, fused=FUSED_KERNELS not in off)
-    model = load_bert(
-        checkpoint, KernelBackend(kernels), device, dtype, first_token_only=first_token_only
-    )
-    return CudaRunner(
-        model,
-        checkpoint.architecture,
-        kernels,
-        device,
-        max_tokens=tokens,
-        max_sequences=sequences,
-        graphs=GRAPHS not in off and kernels.name == "triton",
-    )
+        for _ in range(count)
+    ]

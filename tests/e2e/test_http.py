@@ -1,0 +1,206 @@
+"""HTTP as clients see it: real sockets, two front ends, an engine that says what it was asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.service import Service, service, until
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Service]:
+    with service(front_ends=2, max_client_batch_size=20_000, payload_limit=2_000_000) as made:
+        yield made
+
+
+def connect(server: Service) -> socket.socket:
+    return socket.create_connection((HOST, int(server.url.rpartition(":")[2])), timeout=20)
+
+
+def ask(server: Service, request: bytes) -> bytes:
+    """Everything the server sends for these bytes until it closes."""
+    with connect(server) as sock:
+        sock.sendall(request)
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+        return answer
+
+
+def post(body: bytes, *headers: bytes) -> bytes:
+    lines = [b"POST /predict HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *headers]
+    return b"\r\n".join([*lines, b"", body])
+
+
+def lengths_of(answer: Any) -> list[float]:
+    """What the fake engine says of each input: its number of tokens. For raw scores."""
+    return [next(one["score"] for one in row if one["label"] == "NEGATIVE") for row in answer]
+
+
+def test_the_shapes_of_tei(server: Service) -> None:
+    single = server.predict("a good film").json()
+    assert [set(row) for row in single] == [{"score", "label"}] * 2
+    assert single[0]["score"] >= single[1]["score"]
+    assert {row["label"] for row in single} == {"NEGATIVE", "POSITIVE"}
+    pair = server.predict(["a good", "film"], raw_scores=True).json()
+    assert lengths_of([pair]) == [6]
+    batch = server.predict([["a"], ["b"], ["c", "d"]], raw_scores=True).json()
+    assert lengths_of(batch) == [3, 3, 5]
+
+
+def test_lists_are_answered_in_order_whatever_their_length(server: Service) -> None:
+    for count in (33, 129, 10_000):
+        inputs = [["good " * (1 + index % 7)] for index in range(count)]
+        answer = server.predict(inputs, raw_scores=True).json()
+        assert lengths_of(answer) == [3 + index % 7 for index in range(count)]
+
+
+def test_a_list_over_the_limit_is_refused_quickly(server: Service) -> None:
+    started = time.monotonic()
+    answer = server.predict([["a"]] * 20_001)
+    assert answer.status_code == 422
+    assert "20001 inputs" in answer.json()["error"]
+    assert "20000" in answer.json()["error"]
+    assert time.monotonic() - started < 2
+
+
+def test_a_body_over_the_limit(server: Service) -> None:
+    answer = server.predict("a" * 2_000_001)
+    assert answer.status_code == 413
+    assert "2000000 bytes" in answer.json()["error"]
+
+    def pieces() -> Iterator[bytes]:  # chunked: nobody says how long it will be
+        yield b'{"inputs": "'
+        for _ in range(40):
+            yield b"a" * 100_000
+        yield b'"}'
+
+    answer = httpx.post(server.url + "/predict", content=pieces(), timeout=20)
+    assert answer.status_code == 413
+    assert server.predict("a").status_code == 200
+
+
+def test_a_text_of_megabytes_is_cut_quickly(server: Service) -> None:
+    started = time.monotonic()
+    answer = server.predict("good film " * 150_000, raw_scores=True)
+    assert lengths_of([answer.json()]) == [512]
+    assert answer.headers["x-truncated"] == "1"
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (post(b"{bad"), 400),
+        (post(b""), 400),
+        (post(b"[" * 100_000), 422),
+        (post(b'{"inputs":"a"}', b"content-type: text/plain"), 415),
+        (post(b'{"inputs":"a"}', b"content-encoding: gzip"), 415),
+        (post(b'{"inputs":"a"}'), 200),
+        (b"GARBAGE\r\n\r\n", 400),
+        (b"GET /%ff%00 HTTP/1.1\r\nhost: x\r\n\r\n", 404),
+        (b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", 400),
+    ],
+)
+def test_whatever_arrives_the_answer_is_json(
+    server: Service, request_bytes: bytes, status: int
+) -> None:
+    request_bytes = request_bytes.replace(b"host: x", b"host: x\r\nconnection: close")
+    head, _, body = ask(server, request_bytes).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"content-type: application/json" in head
+    parsed = json.loads(body)
+    if status != 200:
+        assert set(parsed) == {"error", "error_type"}
+
+
+def test_head_is_get_without_a_body(server: Service) -> None:
+    for path in ("/health", "/ready", "/metrics", "/", "/info", "/nowhere"):
+        request = f" {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
+        head = ask(server, b"HEAD" + request)
+        get = ask(server, b"GET" + request)
+        assert head.partition(b"\r\n\r\n")[2] == b""
+        assert head.splitlines()[0] == get.splitlines()[0]
+
+
+def test_requests_on_one_connection(server: Service) -> None:
+    """Keep-alive and pipelining: answers come in order."""
+    bodies = [json.dumps({"inputs": "good " * n, "raw_scores": True}).encode() for n in (1, 2, 3)]
+    requests = [post(body) for body in bodies]
+    requests[-1] = post(bodies[-1], b"connection: close")
+    answer = ask(server, b"".join(requests))
+    answers = [part.partition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+    assert [lengths_of([json.loads(body)]) for body in answers] == [[3], [4], [5]]
+
+
+def test_expect_continue(server: Service) -> None:
+    with connect(server) as sock:
+        body = b'{"inputs":"a"}'
+        head, _, _ = post(body, b"expect: 100-continue", b"connection: close").partition(b"{")
+        sock.sendall(head)
+        assert sock.recv(100).startswith(b"HTTP/1.1 100 Continue")
+        sock.sendall(body)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_metrics_count_every_request_whichever_front_end_answered(server: Service) -> None:
+    name = 'packhorse_requests_total{route="predict",status="200"}'
+    time.sleep(0.5)  # front ends add up times and sizes four times a second
+    sequences, before = server.metric("packhorse_sequences_total"), server.metric(name)
+
+    def client(number: int) -> None:
+        with httpx.Client(base_url=server.url) as session:
+            for _ in range(20):
+                answer = session.post("/predict", json={"inputs": [["a"], ["b"]]}, timeout=20)
+                assert answer.status_code == 200
+
+    with ThreadPoolExecutor(10) as clients:
+        list(clients.map(client, range(10)))
+    assert server.metric(name) == before + 200
+    until(lambda: server.metric("packhorse_sequences_total") == sequences + 400, 2)
+    assert server.metric("packhorse_inputs_in_flight") == 0
+    assert server.metric("packhorse_tokens_in_flight") == 0
+    assert server.metric('packhorse_ready_processes{child="front_end"}') == 2
+
+
+def test_unknown_paths_make_no_new_series(server: Service) -> None:
+    before = len(server.get("/metrics").text.splitlines())
+    with httpx.Client(base_url=server.url) as session:
+        for number in range(300):
+            assert session.get(f"/scan/{number}").status_code == 404
+    assert len(server.get("/metrics").text.splitlines()) == before
+
+
+def test_a_client_that_hangs_up_is_cancelled(server: Service) -> None:
+    server.control(hang=True)
+    with connect(server) as sock:
+        sock.sendall(post(b'{"inputs":[["a"],["b"],["c"]]}'))
+        until(lambda: server.metric("packhorse_inputs_in_flight") == 3)
+    until(lambda: server.metric("packhorse_inputs_in_flight") == 0)
+    server.control()
+    assert server.metric('packhorse_requests_total{route="predict",status="499"}') == 1
+    assert server.predict("b").status_code == 200
+
+
+def test_health_answers_while_large_requests_are_worked_on(server: Service) -> None:
+    slowest = 0.0
+    texts = [["good film " * 400] for _ in range(400)]  # 1.6 MB
+    with ThreadPoolExecutor(3) as clients, httpx.Client(base_url=server.url) as session:
+        busy = [clients.submit(server.predict, texts) for _ in range(6)]
+        while not all(one.done() for one in busy):
+            started = time.monotonic()
+            assert session.get("/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - started)
+            time.sleep(0.01)
+        assert all(one.result().status_code == 200 for one in busy)
+    assert slowest < 0.25

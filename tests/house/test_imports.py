@@ -1,0 +1,100 @@
+"""Imports point one way: ground, then two towers that never see each other, then the roof."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path("src")
+
+# A name stands for the module and everything below it. The first that fits decides.
+FLOORS = {
+    "packhorse.tools": "roof",
+    "packhorse.cli": "roof",
+    "packhorse.encoder": "roof",
+    "packhorse.supervisor": "roof",
+    "packhorse.launch": "roof",
+    "packhorse.server": "front tower",
+    "packhorse.tokenizer": "front tower",
+    "packhorse.tokenizer_backends": "front tower",
+    "packhorse.tokenizer_probes": "front tower",
+    "packhorse.truncation": "front tower",
+    "packhorse.special_tokens": "front tower",
+    "packhorse.safe_cuts": "front tower",
+    "packhorse.postprocess": "front tower",
+    "packhorse.engine": "engine tower",
+    "packhorse.models": "engine tower",
+    "packhorse.kernels": "engine tower",
+    "packhorse.channel": "wall",
+    "packhorse": "ground",
+}
+MAY_SEE = {
+    "ground": {"ground"},
+    "wall": {"ground", "wall"},
+    "front tower": {"ground", "wall", "front tower"},
+    "engine tower": {"ground", "wall", "engine tower"},
+    "roof": {"ground", "wall", "front tower", "engine tower", "roof"},
+}
+HTTP = ("starlette", "uvicorn", "httptools", "uvloop", "anyio", "h11", "httpx")
+
+
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in SOURCE.rglob("*.py")
+    }
+
+
+def floor_of(module: str) -> str:
+    for prefix, floor in FLOORS.items():
+        if module == prefix or module.startswith(prefix + "."):
+            return floor
+    raise AssertionError(f"{module} stands on no floor")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_module_sees_only_what_it_may(module: str) -> None:
+    floor = floor_of(module)
+    if module == "packhorse":  # names the library's classes, imported when they are asked for
+        return
+    for imported in imports_of(modules()[module]):
+        if imported.split(".")[0] == "packhorse":
+            assert floor_of(imported) in MAY_SEE[floor], f"{module} imports {imported}"
+        if floor == "engine tower":
+            assert imported.split(".")[0] not in HTTP, f"{module} imports {imported}"
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "module", ["packhorse.server.process", "packhorse.supervisor", "packhorse.cli"]
+)
+def test_front_ends_and_the_command_line_start_without_torch(module: str) -> None:
+    assert not modules_after(f"import {module}") & {"torch", "transformers", "triton"}
+
+
+def test_the_engine_process_starts_without_an_http_library() -> None:
+    assert not modules_after("import packhorse.engine.process") & set(HTTP)
+
+
+def test_kernels_import_without_triton() -> None:
+    assert "triton" not in modules_after("import packhorse.kernels")

@@ -1,0 +1,239 @@
+"""From batches to ranked labels, and the threads at both ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packhorse.checkpoint import load_checkpoint
+from packhorse.errors import InternalError, UnavailableError
+from packhorse.request import Float32Array, Sequences
+from packhorse.tools.prefetch import Behind, prefetched
+from packhorse.tools.progress import Progress
+from packhorse.tools.resume_state import Counts
+from packhorse.tools.row_scores import RowScorer, Scored, Scoring
+from packhorse.tools.table_files.rows import RowBatch, listed_columns
+from tests.fake_encoder import FakeEncoder
+
+
+def batch_of(texts: list[str], first: int = 1) -> RowBatch:
+    batch = RowBatch()
+    for index, text in enumerate(texts):
+        batch.add(first + index, text, [text])
+    return batch
+
+
+def scored(texts: list[str], model: Any = None, **options: Any) -> Scored:
+    scorer = RowScorer(model or FakeEncoder(), load_checkpoint(), Scoring(**options))
+    (encoded,) = scorer.encoded(batch for batch in [batch_of(texts)])
+    return scorer.score(encoded)
+
+
+def one_by_one(texts: list[str]) -> list[tuple[int, float]]:
+    results = [scored([text]).ranking for text in texts]
+    return [(int(r.order[0, 0]), float(r.scores[0, 0])) for r in results]
+
+
+def test_every_place_of_a_bad_row() -> None:
+    texts = [f"text {i}" for i in range(9)]
+    whole = one_by_one(texts)
+    for word in ("UNTOKENISABLE", "NONFINITE", "BROKEN"):
+        for place in range(9):
+            result = scored([*texts[:place], word, *texts[place + 1 :]])
+            assert [row.number for row in result.batch.bad] == [place + 1]
+            assert result.batch.texts == [*texts[:place], *texts[place + 1 :]]
+            got = list(zip(result.ranking.order[:, 0], result.ranking.scores[:, 0], strict=True))
+            assert got == [*whole[:place], *whole[place + 1 :]]
+
+
+def test_nothing_but_bad_rows() -> None:
+    for word in ("UNTOKENISABLE", "NONFINITE", "BROKEN"):
+        result = scored([word] * 3)
+        assert len(result.batch) == 0
+        assert [row.number for row in result.batch.bad] == [1, 2, 3]
+        assert len(result.ranking.order) == 0
+
+
+def test_bad_rows_of_the_reader_and_of_the_model_are_in_order() -> None:
+    batch = batch_of(["UNTOKENISABLE", "a", "NONFINITE"], first=2)
+    batch.bad += batch_of(["x"]).without({0: "unreadable"}).bad
+    scorer = RowScorer(FakeEncoder(), load_checkpoint(), Scoring())
+    (encoded,) = scorer.encoded(batch for batch in [batch])
+    assert [row.number for row in scorer.score(encoded).batch.bad] == [1, 2, 4]
+
+
+def test_a_model_that_is_dead_is_no_bad_row() -> None:
+    with pytest.raises(InternalError):
+        scored(["a", "DEAD", "b"])
+
+
+def test_an_error_that_is_no_rows_fault_is_passed_on() -> None:
+    class Closed(FakeEncoder):
+        def logits(self, sequences: Sequences) -> Float32Array:
+            raise UnavailableError("closed")
+
+    with pytest.raises(UnavailableError):
+        scored(["a"], Closed())
+
+
+class Fixed(FakeEncoder):
+    """The same logits for every row."""
+
+    def logits(self, sequences: Sequences) -> Float32Array:
+        return np.tile(np.array([[1.0, 1.0]], np.float32), (len(sequences), 1))
+
+
+def test_ties_go_to_the_first_label() -> None:
+    assert scored(["a"], Fixed()).ranking.order.tolist() == [[0]]
+    assert scored(["a"], Fixed(), top_k=None).ranking.order.tolist() == [[0, 1]]
+
+
+def test_ranking_is_best_first_and_cut() -> None:
+    texts = [f"text {i}" for i in range(50)]
+    best, both = scored(texts).ranking, scored(texts, top_k=None).ranking
+    assert both.scores.shape == (50, 2)
+    assert (both.scores[:, 0] >= both.scores[:, 1]).all()
+    assert np.array_equal(both.order[:, :1], best.order)
+    assert np.array_equal(both.scores[:, :1], best.scores)
+
+
+def numbers(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def test_prefetched_is_the_same_in_order() -> None:
+    assert list(prefetched(numbers(100))) == list(range(100))
+    assert list(prefetched(prefetched(numbers(0)))) == []
+
+
+def test_prefetched_runs_ahead_but_not_far() -> None:
+    made: list[int] = []
+
+    def source() -> Iterator[int]:
+        for number in range(100):
+            made.append(number)
+            yield number
+
+    with_two = prefetched(source(), depth=2)
+    assert next(with_two) == 0
+    time.sleep(0.1)
+    assert 2 <= len(made) <= 4
+    with_two.close()
+
+
+def test_an_error_comes_where_its_element_would() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise ValueError("at the second")
+
+    elements = prefetched(source())
+    assert next(elements) == 1
+    with pytest.raises(ValueError, match="at the second"):
+        next(elements)
+
+
+def test_closing_early_closes_the_source_and_ends_the_threads() -> None:
+    closed: list[str] = []
+
+    def source() -> Generator[int, None, None]:
+        try:
+            yield from range(1000)
+        finally:
+            closed.append("source")
+
+    before = threading.active_count()
+    outer = prefetched(prefetched(source()))
+    assert next(outer) == 0
+    outer.close()
+    assert closed == ["source"]
+    assert threading.active_count() == before
+
+
+def test_behind_consumes_all_in_order_before_it_is_left() -> None:
+    got: list[tuple[int, bool]] = []
+
+    def consume(number: int, more: bool) -> None:
+        time.sleep(0.001)
+        got.append((number, more))
+
+    with Behind(consume) as behind:
+        for number in range(20):
+            behind.put(number)
+    assert [number for number, _ in got] == list(range(20))
+    assert any(more for _, more in got)
+
+
+def test_what_was_put_is_consumed_whatever_ended_the_block() -> None:
+    got: list[int] = []
+
+    def put_two() -> None:
+        with Behind(lambda number, _: got.append(number)) as behind:
+            behind.put(1)
+            behind.put(2)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        put_two()
+    assert got == [1, 2]
+
+
+def test_an_error_of_the_consumer_is_raised_and_nothing_hangs() -> None:
+    def consume(number: int, _: bool) -> None:
+        if number == 1:
+            raise OSError("disk full")
+        got.append(number)
+
+    got: list[int] = []
+
+    def put_many() -> None:
+        with Behind(consume) as behind:
+            for number in range(1000):
+                behind.put(number)
+
+    with pytest.raises(OSError, match="disk full"):
+        put_many()
+    assert got == [0]
+
+
+def test_an_error_of_the_last_element_is_raised_too() -> None:
+    def consume(_: int, __: bool) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"), Behind(consume) as behind:
+        behind.put(1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (["id", "my-text"], "the columns id, my-text"),
+        (["id", "Some words"], "2 columns"),
+        (["x" * 40], "1 columns"),
+        ([f"c{i}" for i in range(31)], "31 columns"),
+    ],
+)
+def test_columns_are_named_unless_they_look_like_texts(columns: list[str], shown: str) -> None:
+    assert listed_columns(columns) == shown
+
+
+def test_a_bar_is_shown_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for terminal, quiet, shown in ((True, False, True), (True, True, False), (False, False, False)):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        progress = Progress(100, quiet)
+        progress.start("a model")
+        progress.advance(Counts(rows=150), 0.5)
+        progress.tell("a line")
+        progress.close()
+        progress.summarise(Counts(rows=300, skipped=2, truncated=1), "in.csv")
+        told = capsys.readouterr().err
+        assert ("texts/s" in told.partition("packhorse: in.csv")[0]) is shown
+        assert "packhorse: a line" in told
+        summary = "packhorse: in.csv: 300 rows, 100 of them by an earlier run, 2 skipped, 1 trunc"
+        assert (summary in told) is not quiet

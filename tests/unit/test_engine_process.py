@@ -1,0 +1,385 @@
+"""The engine's loop and the front end's link, over real sockets, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packhorse.channel import codec, listener
+from packhorse.channel.board import Board
+from packhorse.channel.vitals import Vitals
+from packhorse.engine.process import DeviceBrokenError, EngineProcess
+from packhorse.errors import DeadlineExceededError, OverloadedError, UnavailableError
+from packhorse.launch import SLOT_WORDS
+from packhorse.metrics import BATCH_SEQUENCES, BATCH_TOKENS, FAILED_BATCHES, QUEUED_SEQUENCES
+from packhorse.request import Sequences, bounds_of
+from packhorse.server.engine_client import EngineLink
+from packhorse.server.pending import Pending
+from tests.e2e.fake_engine.sitecustomize import CONTROL_FILE, FakeEngine
+
+
+class FakeCheckpoint:
+    model_id = "fake"
+    labels = ("a", "b", "c")
+
+
+class Rig:
+    """A listening socket and engine processes, one after the other, each in a thread."""
+
+    def __init__(self, control_file: Path) -> None:
+        self._control_file = control_file
+        self.board = Board.create(3, SLOT_WORDS)
+        self.vitals = Vitals(self.board, 1)
+        self.listening = listener.listen()
+        self.address = listener.address_of(self.listening)
+        self.process: EngineProcess | None = None
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+
+    def control(self, **values: Any) -> None:
+        self._control_file.write_text(json.dumps(values))
+
+    def start(self) -> None:
+        engine = FakeEngine.load(None, FakeCheckpoint())
+        process = EngineProcess(engine, self.listening, self.board.slots[1], self.vitals)  # type: ignore[arg-type]
+
+        def run() -> None:
+            try:
+                process.run()
+            except BaseException as error:
+                self.error = error
+            for front_end in process._front_ends.values():
+                front_end.channel.close()
+
+        self.process = process
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        if self.process is not None and self.thread is not None:
+            self.process.end()
+            self.thread.join(10)
+            self.vitals.clear()
+
+    def word(self, word: int) -> float:
+        return self.board.slots[1][word]
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    path = tmp_path / "control.json"
+    monkeypatch.setenv(CONTROL_FILE, str(path))
+    rig = Rig(path)
+    yield rig
+    rig.stop()
+    rig.listening.close()
+
+
+def sequences_of(*lengths: int) -> Sequences:
+    bounds = bounds_of(np.array(lengths, np.int32))
+    return Sequences(
+        np.arange(bounds[-1], dtype=np.int32), bounds, np.zeros(len(lengths), np.bool_)
+    )
+
+
+def send(link: EngineLink, *lengths: int, deadline: float = math.inf) -> Pending:
+    sequences = sequences_of(*lengths)
+    future = asyncio.get_running_loop().create_future()
+    pending = Pending(
+        ["x"] * len(lengths), 1, True, "right", sequences.num_tokens, future, deadline
+    )
+    link.send([pending], sequences)
+    return pending
+
+
+def first_logits(pending: Pending) -> list[float]:
+    """The fake's first logit of each sequence: its length."""
+    return [
+        float(value)
+        for block, _, row, count in sorted(pending.parts, key=lambda part: part[1])
+        for value in block.completions.logits[row : row + count, 0]
+    ]
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        await asyncio.sleep(0.01)
+
+
+async def ready_link(rig: Rig) -> EngineLink:
+    link = EngineLink(rig.address, rig.vitals)
+    link.connect()
+    await until(lambda: link.fault is None)
+    return link
+
+
+def test_requests_of_two_front_ends_come_back_to_their_senders(rig: Rig) -> None:
+    async def main() -> None:
+        links = [await ready_link(rig) for _ in range(2)]
+        assert links[0].info == rig.process._engine.info  # type: ignore[union-attr]
+        asked = [
+            (link, lengths, send(link, *lengths))
+            for turn in range(20)
+            for link, lengths in ((links[0], (turn + 1,)), (links[1], (30 + turn, 3)))
+        ]
+        for _, lengths, pending in asked:
+            await asyncio.wait_for(pending.future, 10)
+            assert first_logits(pending) == list(map(float, lengths))
+        assert [link.tokens for link in links] == [0, 0]
+        for link in links:
+            link.close()
+
+    rig.start()
+    asyncio.run(main())
+    assert sum(rig.board.slots[1][BATCH_SEQUENCES.first + i] for i in range(17)) > 0
+    assert rig.word(BATCH_TOKENS.first + BATCH_TOKENS.words - 1) == sum(range(1, 21)) + sum(
+        33 + turn for turn in range(20)
+    )
+
+
+def test_a_large_request_and_its_answer_pass(rig: Rig) -> None:
+    async def main() -> None:
+        link = await ready_link(rig)
+        lengths = [1 + n % 500 for n in range(20_000)]  # 20 MB of ids
+        pending = send(link, *lengths)
+        small = send(link, 7)
+        await asyncio.wait_for(pending.future, 20)
+        await asyncio.wait_for(small.future, 20)
+        assert first_logits(pending) == list(map(float, lengths))
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+
+
+def test_an_engine_that_ends_fails_what_it_had_and_is_replaced(rig: Rig) -> None:
+    async def main() -> None:
+        rig.control(hang=True)
+        link = await ready_link(rig)
+        pending = send(link, 3)
+        await until(lambda: rig.word(QUEUED_SEQUENCES.first) == 0 and not link._channel.full)
+        await asyncio.to_thread(rig.stop)
+        with pytest.raises(UnavailableError, match="ended before"):
+            await asyncio.wait_for(pending.future, 2)
+        assert link.fault == "the engine is not ready yet"
+        refused = send(link, 3)
+        with pytest.raises(UnavailableError, match="not ready"):
+            await refused.future
+        rig.control()
+        rig.start()
+        await until(lambda: link.fault is None)
+        again = send(link, 5)
+        await asyncio.wait_for(again.future, 10)
+        assert first_logits(again) == [5.0]
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+
+
+def test_a_link_made_before_the_engine_is_served_when_it_is_ready(rig: Rig) -> None:
+    async def main() -> None:
+        link = EngineLink(rig.address, rig.vitals)
+        link.connect()
+        await asyncio.sleep(0.05)
+        assert link.fault == "the engine is not ready yet"
+        rig.start()
+        await until(lambda: link.fault is None)
+        link.close()
+
+    asyncio.run(main())
+
+
+def test_a_stuck_engine_is_a_fault(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.engine.process.LEAST_PATIENCE", 0.2)
+
+    async def main() -> None:
+        rig.control(hang=True)
+        link = await ready_link(rig)
+        pending = send(link, 3)
+
+        def stuck() -> bool:
+            link.look(time.monotonic())
+            return link.fault is not None
+
+        await until(stuck)
+        assert "stuck in a batch" in str(link.fault)
+        rig.control()
+        await until(lambda: not stuck())
+        await asyncio.wait_for(pending.future, 10)
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+
+
+def test_what_is_abandoned_is_cancelled(rig: Rig) -> None:
+    class GoneError(Exception):
+        pass
+
+    async def main() -> None:
+        rig.control(hang=True)
+        link = await ready_link(rig)
+        running = send(link, 3)
+        await until(lambda: rig.process._engine.in_flight)  # type: ignore[union-attr]
+        waiting = send(link, 4)
+        await until(lambda: rig.word(QUEUED_SEQUENCES.first) == 1)
+        waiting.abandon(GoneError())
+        with pytest.raises(GoneError):
+            await waiting.future
+        await until(lambda: rig.word(QUEUED_SEQUENCES.first) == 0)
+        rig.control()
+        await asyncio.wait_for(running.future, 10)
+        assert link.tokens == 0
+        assert not link._pending
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+
+
+def test_what_a_dead_front_end_wanted_is_cancelled(rig: Rig) -> None:
+    async def main() -> None:
+        rig.control(hang=True)
+        dying, living = await ready_link(rig), await ready_link(rig)
+        futures = [send(dying, 3).future, send(dying, 4).future]
+        kept = send(living, 5)
+        await until(lambda: rig.word(QUEUED_SEQUENCES.first) == 2)
+        dying.close()
+        for future in futures:
+            with pytest.raises(UnavailableError):
+                await future
+        await until(lambda: rig.word(QUEUED_SEQUENCES.first) == 1)
+        rig.control()
+        await asyncio.wait_for(kept.future, 10)
+        living.close()
+
+    rig.start()
+    asyncio.run(main())
+
+
+def test_deadlines(rig: Rig) -> None:
+    async def main() -> None:
+        rig.control(hang=True)
+        link = await ready_link(rig)
+        pending = send(link, 3, deadline=time.monotonic() + 0.05)
+        link.look(time.monotonic())
+        assert not pending.future.done()
+        await asyncio.sleep(0.06)
+        link.look(time.monotonic())
+        with pytest.raises(DeadlineExceededError):
+            await pending.future
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+
+
+def test_an_engine_that_does_not_read_is_no_memory_leak(rig: Rig) -> None:
+    async def main() -> None:
+        link = EngineLink(rig.address, rig.vitals)
+        link.connect()
+        accepted = listener.accept(rig.listening)
+        assert accepted is not None
+        accepted.send(codec.encode_info({}))
+        rig.vitals.beat(time.monotonic(), 0.0, 4.0)
+        await until(lambda: link.info is not None)
+        link._channel._pending_limit = 1_000_000  # type: ignore[union-attr]
+        requests = [send(link, *[500] * 100) for _ in range(20)]  # 200 KB each
+        refused = [p for p in requests if p.future.done()]
+        assert 0 < len(refused) < 20
+        for pending in refused:
+            with pytest.raises(OverloadedError):
+                await pending.future
+        link.close()
+        for pending in requests:
+            if pending not in refused:
+                with pytest.raises(UnavailableError):
+                    await pending.future
+        accepted.close()
+
+    asyncio.run(main())
+
+
+def test_a_front_end_that_speaks_another_protocol_is_cut_off(rig: Rig) -> None:
+    async def main() -> None:
+        stranger = listener.connect(rig.address)
+        link = await ready_link(rig)
+        stranger.send(codec.encode_info({}))  # is for front ends
+        await until(lambda: len(rig.process._front_ends) == 1)  # type: ignore[union-attr]
+        pending = send(link, 3)
+        await asyncio.wait_for(pending.future, 10)
+        stranger.close()
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+
+
+def test_failing_requests_do_not_end_a_good_device(rig: Rig) -> None:
+    async def main() -> None:
+        rig.control(fail_length=13)
+        link = await ready_link(rig)
+        for _ in range(8):
+            poison = send(link, 13)
+            await asyncio.wait_for(poison.future, 10)
+            assert poison.parts[0][0].failed
+        good = send(link, 4)
+        await asyncio.wait_for(good.future, 10)
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+    assert rig.error is None
+    assert rig.word(FAILED_BATCHES.first) == 8
+
+
+def test_a_broken_device_ends_the_engine(rig: Rig) -> None:
+    async def main() -> None:
+        link = await ready_link(rig)
+        rig.control(broken=True)
+        futures = []
+        for _ in range(4):
+            pending = send(link, 3)
+            futures.append(pending.future)
+            await asyncio.wait([pending.future], timeout=5)
+        await until(lambda: link.info is None)
+        assert isinstance(futures[-1].exception(), UnavailableError)
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+    assert isinstance(rig.error, DeviceBrokenError)
+
+
+def test_the_answer_to_many_front_ends_is_divided() -> None:
+    """One batch may hold requests of several; each gets its own parts."""
+    from packhorse.engine.process import _parts_of
+    from packhorse.request import Completions
+
+    whole = Completions(
+        tickets=np.array([1, 2, 3], np.uint64),
+        offsets=np.array([0, 4, 0], np.int32),
+        counts=np.array([1, 2, 1], np.int32),
+        codes=np.array([0, 33, 0, 0], np.uint8),
+        logits=np.arange(8, dtype=np.float32).reshape(4, 2),
+        queue_wait=np.array([0.1, 0.2, 0.3], np.float32),
+        inference=0.5,
+    )
+    assert _parts_of(whole, np.array([True, True, True])) is whole
+    part = _parts_of(whole, np.array([False, True, False]))
+    assert part.tickets.tolist() == [2]
+    assert part.offsets.tolist() == [4]
+    assert part.codes.tolist() == [33, 0]
+    assert part.logits.tolist() == [[2, 3], [4, 5]]
