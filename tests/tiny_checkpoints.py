@@ -209,11 +209,29 @@ class Kind:
     write_tokenizer: Callable[[Path, bool], int]
 
 
+_BERT_KEYS = {"layers": "num_hidden_layers", "heads": "num_attention_heads"}
+_DISTILBERT_KEYS = {
+    "hidden_size": "dim",
+    "layers": "n_layers",
+    "heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+}
+
+
+def _bert_kin(name: str, keys: dict[str, str] = _BERT_KEYS) -> Kind:
+    return Kind(f"{name}Config", f"{name}ForSequenceClassification", keys, write_wordpiece)
+
+
+# The ids of a tokenizer say nothing about a family: all but BERT's own kin are built with
+# WordPiece too, whose pad id, 0, is then told to their configs.
 KINDS = {
-    "bert": Kind(
-        config="BertConfig",
-        model="BertForSequenceClassification",
-        keys={"layers": "num_hidden_layers", "heads": "num_attention_heads"},
-        write_tokenizer=write_wordpiece,
-    ),
+    "bert": _bert_kin("Bert"),
+    "ernie": _bert_kin("Ernie"),
+    "electra": _bert_kin("Electra"),
+    "distilbert": _bert_kin("DistilBert", _DISTILBERT_KEYS),
+    "albert": _bert_kin("Albert"),
+    "mpnet": _bert_kin("MPNet"),
+    "roberta": _bert_kin("Roberta"),
+    "xlm-roberta": _bert_kin("XLMRoberta"),
+    "camembert": _bert_kin("Camembert"),
 }

@@ -60,6 +60,7 @@ class Architecture:
 
     family: str
     vocab_size: int
+    embedding_size: int
     hidden_size: int
     num_layers: int
     num_heads: int
@@ -224,6 +225,7 @@ def _architecture(config: Mapping[str, Any], family: Family, path: Path) -> Arch
     architecture = Architecture(
         family=family.model_type,
         vocab_size=size("vocab_size"),
+        embedding_size=size("embedding_size") or size("hidden_size"),
         hidden_size=size("hidden_size"),
         num_layers=size("num_layers"),
         num_heads=size("num_heads"),

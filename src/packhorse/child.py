@@ -50,7 +50,6 @@ class Child:
         self.was_ever_ready = False
         self.start_at = 0.0
         self.faulty_since: float | None = None
-        self.info = ""
         self._status_fd = -1
         self._deaths = 0
 

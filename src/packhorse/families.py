@@ -11,7 +11,7 @@ Neither torch nor Transformers is imported: the front ends stand on this too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 ACTIVATIONS = (
@@ -84,6 +84,7 @@ BERT = Family(
     first_position=0,
     settings={
         "vocab_size": Setting("vocab_size", 30522),
+        "embedding_size": Setting(None, 0),
         "hidden_size": Setting("hidden_size", 768),
         "num_layers": Setting("num_hidden_layers", 12),
         "num_heads": Setting("num_attention_heads", 12),
@@ -112,7 +113,133 @@ BERT = Family(
     ),
 )
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT,)}
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    prefix="roberta",
+    architectures={"RobertaForSequenceClassification": CLASSIFY},
+    first_position=None,
+    settings=dict(BERT.settings)
+    | {"vocab_size": Setting("vocab_size", 50265), "pad_token_id": Setting("pad_token_id", 1)},
+    ignorable=(
+        "embeddings.position_ids",
+        "embeddings.token_type_ids",
+        "pooler.dense.*",  # its classification head has a dense layer of its own
+        "lm_head.*",
+    ),
+)
+
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model_type="xlm-roberta",
+    architectures={"XLMRobertaForSequenceClassification": CLASSIFY},
+    settings=dict(ROBERTA.settings) | {"vocab_size": Setting("vocab_size", 30522)},
+)
+
+CAMEMBERT = replace(
+    XLM_ROBERTA,
+    model_type="camembert",
+    architectures={"CamembertForSequenceClassification": CLASSIFY},
+)
+
+ERNIE = replace(
+    BERT,
+    model_type="ernie",
+    prefix="ernie",
+    architectures={"ErnieForSequenceClassification": CLASSIFY},
+)
+
+ELECTRA = replace(
+    BERT,
+    model_type="electra",
+    prefix="electra",
+    architectures={"ElectraForSequenceClassification": CLASSIFY},
+    settings=dict(BERT.settings)
+    | {
+        "embedding_size": Setting("embedding_size", 128),
+        "hidden_size": Setting("hidden_size", 256),
+        "num_heads": Setting("num_attention_heads", 4),
+        "intermediate_size": Setting("intermediate_size", 1024),
+    },
+    ignorable=(
+        "embeddings.position_ids",
+        "embeddings.token_type_ids",
+        "discriminator_predictions.*",
+        "generator_predictions.*",
+        "generator_lm_head.*",
+    ),
+)
+
+DISTILBERT = replace(
+    BERT,
+    model_type="distilbert",
+    prefix="distilbert",
+    architectures={"DistilBertForSequenceClassification": CLASSIFY},
+    settings=dict(BERT.settings)
+    | {
+        "hidden_size": Setting("dim", 768),
+        "num_layers": Setting("n_layers", 6),
+        "num_heads": Setting("n_heads", 12),
+        "intermediate_size": Setting("hidden_dim", 3072),
+        "hidden_act": Setting("activation", "gelu"),
+        "layer_norm_eps": Setting(None, 1e-12),
+        "type_vocab_size": Setting(None, 0),
+    },
+    ignorable=(
+        "embeddings.position_ids",
+        "vocab_transform.*",
+        "vocab_layer_norm.*",
+        "vocab_projector.*",
+    ),
+)
+
+MPNET = replace(
+    BERT,
+    model_type="mpnet",
+    prefix="mpnet",
+    architectures={"MPNetForSequenceClassification": CLASSIFY},
+    first_position=2,  # counted from a pad id of 1, whatever the config's pad id is
+    settings=dict(BERT.settings)
+    | {
+        "vocab_size": Setting("vocab_size", 30527),
+        "type_vocab_size": Setting(None, 0),
+        "pad_token_id": Setting("pad_token_id", 1),
+    },
+    ignorable=("embeddings.position_ids", "pooler.dense.*", "lm_head.*"),
+)
+
+ALBERT = replace(
+    BERT,
+    model_type="albert",
+    prefix="albert",
+    architectures={"AlbertForSequenceClassification": CLASSIFY},
+    settings=dict(BERT.settings)
+    | {
+        "vocab_size": Setting("vocab_size", 30000),
+        "embedding_size": Setting("embedding_size", 128),
+        "hidden_size": Setting("hidden_size", 4096),
+        "num_heads": Setting("num_attention_heads", 64),
+        "intermediate_size": Setting("intermediate_size", 16384),
+        "hidden_act": Setting("hidden_act", "gelu_new"),
+    },
+    only=dict(BERT.only) | {"inner_group_num": (1, None)},
+    ignorable=("embeddings.position_ids", "embeddings.token_type_ids", "predictions.*"),
+)
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        BERT,
+        ROBERTA,
+        XLM_ROBERTA,
+        CAMEMBERT,
+        ERNIE,
+        ELECTRA,
+        DISTILBERT,
+        MPNET,
+        ALBERT,
+    )
+}
 
 
 def served() -> str:

@@ -140,9 +140,8 @@ INFERENCE_TIME = Histogram(
     "On the device, summed over a request's batches.",
     SECONDS,
 )
-CONNECTIONS = Gauge(
-    "packhorse_connections", "Open connections, and one more for each front end that accepts."
-)
+CONNECTIONS = Gauge("packhorse_connections", "Open connections of clients.")
+ACCEPTING = Gauge("packhorse_accepting_front_ends", "Front ends that take connections.")
 INPUTS_IN_FLIGHT = Gauge("packhorse_inputs_in_flight", "Inputs admitted and not answered.")
 TOKENS_IN_FLIGHT = Gauge("packhorse_tokens_in_flight", "Tokens of these inputs, partly estimated.")
 
@@ -156,7 +155,11 @@ FAILED_BATCHES = Counter("packhorse_failed_batches_total", "Batches whose forwar
 RESTARTS = Counter(
     "packhorse_restarts_total", "Processes that died and were replaced.", child=CHILDREN
 )
-READY = Gauge("packhorse_ready_processes", "Processes that can serve.", child=CHILDREN)
+READY = Gauge(
+    "packhorse_ready_processes",
+    "Processes that live and have said that they are ready.",
+    child=CHILDREN,
+)
 
 
 def clear_gauges(slot: memoryview[float]) -> None:

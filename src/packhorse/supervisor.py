@@ -19,6 +19,7 @@ import resource
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.child import Child, Kind, described
 from packhorse.config import Config, as_dict, resolve
+from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.launch import SETUP_FAILED, SLOT_WORDS, Launch, name_process
 from packhorse.metrics import READY, RESTARTS, clear_gauges
@@ -40,7 +42,7 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.25
 
 FAULT_SECONDS = 30.0
-"""An engine whose vitals show a fault at every tick for so long is killed and replaced."""
+"""A child whose vitals show a fault at every tick for so long is killed and replaced."""
 
 DRAIN_SECONDS = 28.0
 """Longer than a front end takes to finish what it has; then it is killed."""
@@ -57,6 +59,8 @@ def run(config: Config) -> int:
     Raises SetupError for what is found out before any process is started: a
     wrong setting, a port that is taken, a model that cannot be had.
     """
+    if sys.platform != "linux":
+        raise ConfigError("serving needs Linux; the library and the other commands do not")
     logs.configure(config.server.log_level, "supervisor")
     config = resolve(config, detect())
     http = bind(config.server.hostname, config.server.port)
@@ -146,8 +150,8 @@ class Supervisor:
             for child in self._children:
                 if child.process is None and now >= child.start_at:
                     self._start(child)
-            for engine in self._engines:
-                self._check_vitals(engine, now)
+                elif child.ready_since is not None:
+                    self._check_vitals(child, now)
         elif now >= self._end_by:
             self._signal(self._children, signal.SIGKILL)
         elif not any(child.process for child in self._front_ends):
@@ -165,21 +169,20 @@ class Supervisor:
             return
         now = time.monotonic()
         for line in news:
-            word, _, child.info = line.partition(" ")
-            if word == "ready":
+            if line == "ready":
                 child.ready_since = now
                 child.was_ever_ready = True
         self._count_ready()
         if not self._served and all(child.ready_since is not None for child in self._children):
             self._served = True
-            print(f"Packhorse serves {self._name} on {url_of(self._http)}", flush=True)
+            with contextlib.suppress(OSError):  # nobody reads it: no reason to end
+                print(f"Packhorse serves {self._name} on {url_of(self._http)}", flush=True)
 
     def _died(self, child: Child) -> None:
         self._selector.unregister(child)
         slot = self._board.slots[child.launch.slot]
         clear_gauges(slot)
-        if child.kind is Kind.ENGINE:
-            Vitals(self._board, child.launch.slot).clear()
+        Vitals(self._board, child.launch.slot).clear()
         status = child.bury(time.monotonic())
         self._count_ready()
         if self._end_by is not None:
@@ -191,17 +194,17 @@ class Supervisor:
         logger.error("%s %s; it is replaced", child, described(status))
         self._board.slots[0][RESTARTS.word(child.kind)] += 1.0
 
-    def _check_vitals(self, engine: Child, now: float) -> None:
-        fault = Vitals(self._board, engine.launch.slot).fault(now)
-        if engine.ready_since is None or fault is None:
-            engine.faulty_since = None
-        elif engine.faulty_since is None:
-            engine.faulty_since = now
-            logger.error("%s %s", engine, fault)
-        elif now - engine.faulty_since > FAULT_SECONDS:
-            logger.error("%s %s; it is killed", engine, fault)
-            engine.signal(signal.SIGKILL)
-            engine.faulty_since = None
+    def _check_vitals(self, child: Child, now: float) -> None:
+        fault = Vitals(self._board, child.launch.slot).fault(now)
+        if fault is None:
+            child.faulty_since = None
+        elif child.faulty_since is None:
+            child.faulty_since = now
+            logger.error("%s %s", child, fault)
+        elif now - child.faulty_since > FAULT_SECONDS:
+            logger.error("%s %s; it is killed", child, fault)
+            child.signal(signal.SIGKILL)
+            child.faulty_since = None
 
     def _end(self, status: int) -> None:
         """Begin the end."""

@@ -83,7 +83,7 @@ class TokenizersBackend:
         self._parallel = parallel
 
     def rows(self, texts: Sequence[str], special: bool) -> Rows:
-        if may_use_threads(self._parallel):
+        if len(texts) > 1 and may_use_threads(self._parallel):
             encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=special)
         else:
             encode = self.library.encode  # the one call that never touches the thread pool

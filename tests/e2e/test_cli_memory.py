@@ -36,6 +36,7 @@ def test_two_hundred_thousand_rows(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < ALLOWED, peaks
 
 
+@pytest.mark.long
 def test_ten_times_the_rows_in_csv(tmp_path: Path) -> None:
     peaks = []
     for rows in (2000, 20_000):
@@ -47,6 +48,7 @@ def test_ten_times_the_rows_in_csv(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < ALLOWED, peaks
 
 
+@pytest.mark.long
 def test_ten_times_the_row_groups(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -21,6 +21,7 @@ from tests.fake_encoder import Classify, Outcome, command, run
 
 ROWS = 1000
 BATCH = 10
+TEXT = ("--input-format", "text", "--output-format", "jsonl")
 
 
 def make_input(path: Path, rows: int = ROWS) -> Path:
@@ -173,31 +174,43 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, here: Classify) -> None:
     assert texts == [i for i in range(ROWS) if i % 7 != 3]
 
 
-def test_ctrl_c_while_waiting_for_standard_input(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+def test_ctrl_c_while_waiting_for_a_stream(tmp_path: Path, by_name: bool) -> None:
+    """The stream stays open: nothing more comes, and its end does not either."""
+    read, write = os.pipe()
+    os.write(write, b"a\n")
     with subprocess.Popen(
-        command("classify", "-", "-o", "-"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        command("classify", f"/dev/fd/{read}" if by_name else "-", "-o", "-", *TEXT),
+        stdin=read,
+        pass_fds=[read],
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
         assert process.stderr is not None
-        process.stdin.write("a\n")
-        process.stdin.flush()
         assert "packhorse-demo" in process.stderr.readline()
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
         started = time.monotonic()
-        _, told = process.communicate(timeout=30)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
     assert (process.returncode, told) == (130, "packhorse: interrupted\n")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 8
+    os.close(read)
+    os.close(write)
 
 
 def test_standard_input_to_standard_output() -> None:
     done = run("classify", "-", "-o", "-", "--output-format", "tsv", "-q", input="a\nb\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["text", "a", "b"]
+
+
+def test_a_pipe_with_a_name_is_read_once(tmp_path: Path) -> None:
+    fifo, out = tmp_path / "in.txt", tmp_path / "out.csv"
+    os.mkfifo(fifo)
+    with subprocess.Popen(command("classify", fifo, "-o", out, "-q")) as process:
+        fifo.write_text("a\nb\n")
+    assert process.returncode == 0
+    assert len(out.read_text().splitlines()) == 3
 
 
 def test_a_reader_of_the_output_that_goes_away(tmp_path: Path) -> None:

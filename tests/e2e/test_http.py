@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -171,6 +172,18 @@ def test_metrics_count_every_request_whichever_front_end_answered(server: Servic
     assert server.metric("packhorse_inputs_in_flight") == 0
     assert server.metric("packhorse_tokens_in_flight") == 0
     assert server.metric('packhorse_ready_processes{child="front_end"}') == 2
+
+
+def test_connections_are_shared_evenly(server: Service) -> None:
+    open_connections = [connect(server) for _ in range(64)]
+    for sock in open_connections:
+        sock.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    for sock in open_connections:
+        assert sock.recv(1000).startswith(b"HTTP/1.1 200")
+    held = [len(list(Path(f"/proc/{p}/fd").iterdir())) for p in server.children("front end")]
+    for sock in open_connections:
+        sock.close()
+    assert abs(held[0] - held[1]) <= 12  # file descriptors: other ones are open as well
 
 
 def test_unknown_paths_make_no_new_series(server: Service) -> None:

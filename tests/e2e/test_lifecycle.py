@@ -162,6 +162,15 @@ def test_a_stopped_engine_is_not_ready(well: Service) -> None:
     assert well.child("engine 0") == engine
 
 
+@pytest.mark.long
+def test_an_engine_that_stays_stopped_is_replaced(well: Service) -> None:
+    engine = well.child("engine 0")
+    os.kill(engine, signal.SIGSTOP)
+    until(lambda: ended(engine), 60)
+    until(lambda: status_of(well) == 200)
+    assert well.predict("a").status_code == 200
+
+
 def test_a_broken_device_is_given_a_new_engine(well: Service) -> None:
     well.control(broken=True)
     for _ in range(4):

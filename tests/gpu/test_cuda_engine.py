@@ -14,13 +14,14 @@ import pytest
 import torch
 import transformers
 
-import packhorse.models.bert
+import packhorse.models.load
 from packhorse import Encoder
 from packhorse.checkpoint import load_checkpoint
 from packhorse.config import Config, EngineOptions, ModelOptions
 from packhorse.engine.load import load_runner
 from packhorse.errors import NonFiniteOutputError
 from packhorse.kernels import mlp, reference
+from packhorse.models.backend import Norm
 from packhorse.models.encoder import PackedEncoder
 from packhorse.models.kernel_backend import KernelBackend
 from packhorse.request import Float32Array, Sequences, TextOrPair, bounds_of
@@ -105,12 +106,13 @@ def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
 
 
 def ten_times_eps(patch: pytest.MonkeyPatch) -> None:
-    build = packhorse.models.bert._Builder.__init__
+    norm = packhorse.models.load._Builder._norm
 
-    def wrong(self: object, *args: object) -> None:
-        build(self, *args[:-1], args[-1] * 10)  # type: ignore[operator]
+    def wrong(self: packhorse.models.load._Builder, name: str) -> Norm:
+        right = norm(self, name)
+        return replace(right, eps=right.eps * 10)
 
-    patch.setattr(packhorse.models.bert._Builder, "__init__", wrong)
+    patch.setattr(packhorse.models.load._Builder, "_norm", wrong)
 
 
 def positions_off_by_one(patch: pytest.MonkeyPatch) -> None:
@@ -126,9 +128,11 @@ def positions_off_by_one(patch: pytest.MonkeyPatch) -> None:
 def neighbours_key_visible(patch: pytest.MonkeyPatch) -> None:
     attend = KernelBackend.attention
 
-    def wrong(self: KernelBackend, qkv: torch.Tensor, layout: object, heads: int) -> torch.Tensor:
+    def wrong(
+        self: KernelBackend, qkv: torch.Tensor, layout: object, heads: int, bias: None = None
+    ) -> torch.Tensor:
         ends = (layout.ends + 1).clamp(max=qkv.shape[0])  # type: ignore[attr-defined]
-        return attend(self, qkv, replace(layout, ends=ends), heads)
+        return attend(self, qkv, replace(layout, ends=ends), heads, bias)
 
     patch.setattr(KernelBackend, "attention", wrong)
 

@@ -64,6 +64,7 @@ def _mend_interpreter() -> None:
 
 if INTERPRETED:
     _mend_interpreter()
+    torch.set_num_threads(1)  # the tensors are tiny
 
 
 @pytest.fixture(autouse=True)

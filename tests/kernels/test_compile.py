@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.timeout(600)  # all compilations happen before the first test
+
 CAPABILITIES = [80, 86, 89, 90, 100, 120]
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that one program may take."""

@@ -6,7 +6,7 @@ import torch
 from packhorse.kernels import embedding, layer_norm, reference
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
-HIDDEN = [20, 312, 384, 768, 1024, 1100]
+HIDDEN = [20, 312, 1024, 1100]
 
 
 def oracle(h, gamma, beta, eps):
@@ -29,7 +29,7 @@ def draw(shape, dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("hidden", HIDDEN)
-@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("rows", [1, 5])
 def test_residual_layer_norm(dtype, hidden, rows, device):
     x, residual = (draw((rows, hidden), dtype, device) for _ in range(2))
     bias, gamma, beta = (draw((hidden,), dtype, device) for _ in range(3))
@@ -65,7 +65,7 @@ def test_in_place_and_from_a_wider_buffer(module, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("hidden", [24, 312, 768])
+@pytest.mark.parametrize("hidden", [24, 312])
 @pytest.mark.parametrize("tables", ["word", "word position", "word position type", "types given"])
 def test_embedding_layer_norm(dtype, hidden, tables, device):
     tokens = 9

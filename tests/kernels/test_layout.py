@@ -29,15 +29,13 @@ def by_hand(lengths: list[int], num_tokens: int) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("tail", [0, 1, 130])
-@pytest.mark.parametrize("junk", [-7, 0, 10**6])
+@pytest.mark.parametrize("tail", [0, 130])
+@pytest.mark.parametrize("junk", [-7, 10**6])
 def test_expand_counts_as_one_would_by_hand(lengths, tail, junk, device):
     tokens = sum(lengths) + tail
-    if tokens == 0:
-        pytest.skip("no row")
-    arguments = bounds_of(lengths, 5, junk).to(device), torch.tensor([len(lengths)]).int(), tokens
-    arguments = arguments[0], arguments[1].to(device), tokens
-    expected = torch.tensor(by_hand(lengths, tokens), dtype=torch.int32).unbind(1)
+    count = torch.tensor([len(lengths)], dtype=torch.int32, device=device)
+    arguments = bounds_of(lengths, 5, junk).to(device), count, tokens
+    expected = torch.tensor(by_hand(lengths, tokens), dtype=torch.int32).view(-1, 3).unbind(1)
     for fused, twin, wanted in zip(
         layout.expand(*arguments), reference.expand(*arguments), expected, strict=True
     ):

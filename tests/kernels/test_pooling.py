@@ -6,7 +6,7 @@ import torch
 from packhorse.kernels import pooling, reference
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
-LENGTHS = [1, 5, 0, 100, 31, 33, 32]
+LENGTHS = [1, 5, 0, 70, 31, 33, 32]
 
 
 def batch(hidden, dtype, device, padding=2):
@@ -18,7 +18,7 @@ def batch(hidden, dtype, device, padding=2):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("hidden", [20, 312, 768, 1100])
+@pytest.mark.parametrize("hidden", [20, 312])
 @pytest.mark.parametrize("module", [pooling, reference])
 def test_pools(module, hidden, dtype, device):
     states, bounds = batch(hidden, dtype, device)

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 
 import packhorse.engine.cpu_runner
-import packhorse.models.bert
+import packhorse.models.load
 from packhorse import Encoder
 from packhorse.kernels import reference
+from packhorse.models.backend import Norm
 from packhorse.models.cpu_backend import CpuBackend
 from packhorse.request import Sequences, TextOrPair
 from tests import tiny_checkpoints
@@ -131,12 +132,13 @@ def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
 
 
 def ten_times_eps(patch: pytest.MonkeyPatch) -> None:
-    build = packhorse.models.bert._Builder.__init__
+    norm = packhorse.models.load._Builder._norm
 
-    def wrong(self: object, *args: object) -> None:
-        build(self, *args[:-1], args[-1] * 10)  # type: ignore[operator]
+    def wrong(self: packhorse.models.load._Builder, name: str) -> Norm:
+        right = norm(self, name)
+        return replace(right, eps=right.eps * 10)
 
-    patch.setattr(packhorse.models.bert._Builder, "__init__", wrong)
+    patch.setattr(packhorse.models.load._Builder, "_norm", wrong)
 
 
 def positions_off_by_one(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +163,9 @@ def last_token_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def neighbours_key_visible(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: CpuBackend, qkv: torch.Tensor, layout: object, heads: int) -> torch.Tensor:
+    def wrong(
+        self: CpuBackend, qkv: torch.Tensor, layout: object, heads: int, bias: None = None
+    ) -> torch.Tensor:
         tokens = qkv.shape[0]
         q, k, v = qkv.view(tokens, 3, heads, -1).permute(1, 2, 0, 3)
         keys = torch.arange(tokens)

@@ -283,7 +283,8 @@ def test_pairs(tmp_path: Path, classify: Classify) -> None:
     assert_labelled(objects_of(out), [("1", "2")])
     assert "line 2 skipped: Object missing required field `b`" in outcome.err
     assert "line 3 skipped: Expected `str`, got `null` - at `$.b`" in outcome.err
-    outcome = classify(write(tmp_path / "x.txt", ""), "-o", out, "--pair-column", "b")
+    source = write(tmp_path / "in.txt", "")
+    outcome = classify(source, "-o", out, "--pair-column", "b", "--overwrite")
     assert (outcome.code, "--pair-column needs a table" in outcome.err) == (2, True)
 
 
@@ -577,7 +578,9 @@ def test_standard_output(tmp_path: Path, classify: Classify) -> None:
     [
         (("no.txt", "-o", "out.csv"), "no.txt does not exist"),
         ((".", "-o", "out.csv", "--input-format", "text"), "is a folder"),
-        (("in.txt", "-o", "folder", "--output-format", "csv"), "folder is a folder"),
+        (("in.txt", "-o", "folder", "--output-format", "csv"), "folder is not a regular file"),
+        (("in.txt", "-o", "/dev/null", "--overwrite"), "does not tell its format"),
+        (("in.txt", "-o", "/dev/null", "--output-format", "csv", "--overwrite"), "-o - writes"),
         (("in.txt", "-o", "no/out.csv"), "no is not a folder"),
         (("in.dat", "-o", "out.csv"), "in.dat does not tell its format; say it with --input"),
         (("in.txt", "-o", "out.dat"), "out.dat does not tell its format; say it with --output"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from packhorse.checkpoint import load_checkpoint
 from packhorse.errors import InternalError, UnavailableError
 from packhorse.request import Float32Array, Sequences
-from packhorse.tools.prefetch import Behind, prefetched
+from packhorse.tools.prefetch import Behind, Prefetched
 from packhorse.tools.progress import Progress
 from packhorse.tools.resume_state import Counts
 from packhorse.tools.row_scores import RowScorer, Scored, Scoring
@@ -107,8 +107,8 @@ def numbers(count: int) -> Iterator[int]:
 
 
 def test_prefetched_is_the_same_in_order() -> None:
-    assert list(prefetched(numbers(100))) == list(range(100))
-    assert list(prefetched(prefetched(numbers(0)))) == []
+    assert list(Prefetched(numbers(100))) == list(range(100))
+    assert list(Prefetched(Prefetched(numbers(0)))) == []
 
 
 def test_prefetched_runs_ahead_but_not_far() -> None:
@@ -119,11 +119,11 @@ def test_prefetched_runs_ahead_but_not_far() -> None:
             made.append(number)
             yield number
 
-    with_two = prefetched(source(), depth=2)
-    assert next(with_two) == 0
+    ahead = Prefetched(source(), depth=2)
+    assert next(iter(ahead)) == 0
     time.sleep(0.1)
     assert 2 <= len(made) <= 4
-    with_two.close()
+    ahead.close()
 
 
 def test_an_error_comes_where_its_element_would() -> None:
@@ -131,27 +131,37 @@ def test_an_error_comes_where_its_element_would() -> None:
         yield 1
         raise ValueError("at the second")
 
-    elements = prefetched(source())
+    elements = iter(Prefetched(source()))
     assert next(elements) == 1
     with pytest.raises(ValueError, match="at the second"):
         next(elements)
 
 
-def test_closing_early_closes_the_source_and_ends_the_threads() -> None:
-    closed: list[str] = []
-
-    def source() -> Generator[int, None, None]:
-        try:
-            yield from range(1000)
-        finally:
-            closed.append("source")
-
+def test_closing_early_ends_the_threads() -> None:
     before = threading.active_count()
-    outer = prefetched(prefetched(source()))
-    assert next(outer) == 0
+    inner = Prefetched(numbers(1000))
+    outer = Prefetched(inner)
+    assert next(iter(outer)) == 0
+    inner.close()
     outer.close()
-    assert closed == ["source"]
     assert threading.active_count() == before
+
+
+def test_closing_wakes_who_waits_for_an_element_that_never_comes() -> None:
+    never = threading.Event()
+
+    def source() -> Iterator[int]:
+        never.wait()
+        yield 1
+
+    inner = Prefetched(source())
+    outer = Prefetched(inner)
+    started = time.monotonic()
+    inner.close()
+    outer.close()
+    assert list(outer) == []
+    assert time.monotonic() - started < 5
+    never.set()
 
 
 def test_behind_consumes_all_in_order_before_it_is_left() -> None:

@@ -1,7 +1,7 @@
-"""Whether an engine is alive and gets on: it writes three words, everybody may look.
+"""Whether a process is alive and gets on: it writes three words, everybody may look.
 
-A dead engine is noticed by its socket. These words tell of one that still has
-its socket open: stopped, stuck in a forward pass, or not ready yet.
+A dead process is noticed by its sockets. These words tell of one that still
+has them open: stopped, stuck in a forward pass, or not ready yet.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ WORDS = 3
 _BEAT, _WAITING_SINCE, _PATIENCE = range(WORDS)
 
 BEAT_SECONDS = 0.5
-"""An engine writes at least that often; see ``SILENCE_SECONDS``."""
+"""A process writes at least that often; see ``SILENCE_SECONDS``."""
 
 SILENCE_SECONDS = 4.0
-"""An engine that has not written for so long is not ready."""
+"""A process that has not written for so long is not ready."""
 
 
 class Vitals:
-    """The last words of an engine's slot. Times are those of time.monotonic()."""
+    """The last words of a slot. Times are those of time.monotonic()."""
 
     def __init__(self, board: Board, slot: int) -> None:
         self._words = board.slots[slot][-WORDS:]
 
     def clear(self) -> None:
-        """No engine is there, or it is not ready yet."""
+        """No process is there, or it is not ready yet."""
         for word in range(WORDS):
             self._words[word] = 0.0
 
     def beat(self, now: float, waiting_since: float, patience: float) -> None:
-        """By the engine, each time it looks around.
+        """By the process itself, each time it looks around.
 
-        waiting_since  since when it waits for the device to finish anything; 0 when it does not
+        waiting_since  since when an engine waits for its device to finish anything; 0 when not
         patience       seconds after which such a wait is a fault
         """
         self._words[_BEAT] = now

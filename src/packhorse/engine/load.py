@@ -17,9 +17,9 @@ from packhorse.engine.model_runner import ModelRunner
 from packhorse.errors import DeviceError
 from packhorse.hardware import Hardware, detect
 from packhorse.kernels import select
-from packhorse.models.bert import load_bert
 from packhorse.models.cpu_backend import CpuBackend
 from packhorse.models.kernel_backend import KernelBackend
+from packhorse.models.load import load_encoder
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def device_name(device: torch.device) -> str:
 def _cpu_runner(config: Config, checkpoint: Checkpoint, dtype: torch.dtype) -> CpuRunner:
     threads = int(config.engine.threads)
     torch.set_num_threads(threads)  # loading converts weights in this thread
-    model = load_bert(checkpoint, CpuBackend(), torch.device("cpu"), dtype)
+    model = load_encoder(checkpoint, CpuBackend(), torch.device("cpu"), dtype)
     return CpuRunner(
         model,
         checkpoint.architecture,
@@ -109,7 +109,7 @@ def _cuda_runner(
 ) -> tuple[CudaRunner, str]:
     probe_cuda(device)
     kernels = select(device)
-    load = partial(load_bert, checkpoint, KernelBackend(kernels), device)
+    load = partial(load_encoder, checkpoint, KernelBackend(kernels), device)
     runner = CudaRunner(
         load(dtype),
         checkpoint.architecture,

@@ -21,7 +21,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from packhorse import logs
@@ -305,7 +304,7 @@ def main() -> int:
     process = EngineProcess(engine, accepting, board.slots[launch.slot], vitals)
     process.end_with(sys.stdin.fileno())
     signal.signal(signal.SIGTERM, lambda *_: process.end())
-    launch.report("ready " + msgspec.json.encode(engine.info).decode())
+    launch.report("ready")
     try:
         process.run()
     except DeviceBrokenError as error:

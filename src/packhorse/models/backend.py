@@ -105,10 +105,19 @@ class Backend(Protocol):
     ) -> Tensor:
         """LayerNorm(x W^T + b + residual): (rows, in) and (rows, D) to (rows, D)."""
 
-    def attention(self, qkv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+    def attention(
+        self, qkv: Tensor, layout: Layout, num_heads: int, score_bias: Tensor | None = None
+    ) -> Tensor:
         """Block-diagonal attention of every token: (T, 3 D) to (T, D)."""
 
-    def cls_attention(self, query: Tensor, kv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+    def cls_attention(
+        self,
+        query: Tensor,
+        kv: Tensor,
+        layout: Layout,
+        num_heads: int,
+        score_bias: Tensor | None = None,
+    ) -> Tensor:
         """Attention of each sequence's first token: (N, D) and (T, 2 D) to (N, D)."""
 
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:

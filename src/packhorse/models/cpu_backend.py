@@ -54,7 +54,9 @@ class CpuBackend:
     ) -> Tensor:
         return _placed(_norm(F.linear(x, layer.weight, layer.bias).add_(residual), norm), out)
 
-    def attention(self, qkv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+    def attention(
+        self, qkv: Tensor, layout: Layout, num_heads: int, score_bias: Tensor | None = None
+    ) -> Tensor:
         width = qkv.shape[1] // 3
         head = width // num_heads
         attended = qkv.new_empty(qkv.shape[0], width)
@@ -62,10 +64,18 @@ class CpuBackend:
             block = slice(start, start + count * length)
             q, k, v = qkv[block].view(count, length, 3, num_heads, head).permute(2, 0, 3, 1, 4)
             own = attended[block].view(count, length, num_heads, head)
-            own.copy_(F.scaled_dot_product_attention(q, k, v).transpose(1, 2))
+            bias = _pairwise_bias(score_bias, length, q.dtype)
+            own.copy_(F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2))
         return attended
 
-    def cls_attention(self, query: Tensor, kv: Tensor, layout: Layout, num_heads: int) -> Tensor:
+    def cls_attention(
+        self,
+        query: Tensor,
+        kv: Tensor,
+        layout: Layout,
+        num_heads: int,
+        score_bias: Tensor | None = None,
+    ) -> Tensor:
         width = query.shape[1]
         head = width // num_heads
         attended = torch.empty_like(query)
@@ -75,12 +85,30 @@ class CpuBackend:
             k, v = kv[block].view(count, length, 2, num_heads, head).permute(2, 0, 3, 1, 4)
             q = query[row : row + count].view(count, num_heads, 1, head)
             own = attended[row : row + count].view(count, num_heads, 1, head)
-            own.copy_(F.scaled_dot_product_attention(q, k, v))
+            bias = _first_tokens_bias(score_bias, length, q.dtype)
+            own.copy_(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
             row += count
         return attended
 
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         return hidden_states[layout.cu_seqlens[:-1].long()]
+
+
+def _pairwise_bias(bias: Tensor | None, length: int, dtype: torch.dtype) -> Tensor | None:
+    """(heads, length, length) of a bias by distance, (heads, 2 L - 1): row is query, column key."""
+    if bias is None:
+        return None
+    middle = bias.shape[1] // 2
+    distances = torch.arange(length) - torch.arange(length)[:, None]
+    return bias[:, distances + middle].to(dtype)
+
+
+def _first_tokens_bias(bias: Tensor | None, length: int, dtype: torch.dtype) -> Tensor | None:
+    """The first row of ``_pairwise_bias``, (heads, 1, length)."""
+    if bias is None:
+        return None
+    middle = bias.shape[1] // 2
+    return bias[:, None, middle : middle + length].to(dtype)
 
 
 def _norm(x: Tensor, norm: Norm) -> Tensor:

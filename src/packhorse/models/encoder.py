@@ -43,7 +43,11 @@ class EncoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class PackedEncoder:
-    """The weights of a classifier, ready on a device."""
+    """The weights of a classifier, ready on a device.
+
+    projection  from the embeddings' width to the hidden size, where they differ
+    score_bias  float32 (heads, 2 L - 1): added to attention scores by distance (key - query)
+    """
 
     embeddings: EmbeddingTables
     layers: tuple[EncoderLayer, ...]
@@ -52,6 +56,8 @@ class PackedEncoder:
     activation: str
     backend: Backend
     first_token_only: bool = True
+    projection: Dense | None = None
+    score_bias: Tensor | None = None
 
     def trunk(
         self, input_ids: Tensor, layout: Layout, out: TrunkOutput | None = None
@@ -64,8 +70,10 @@ class PackedEncoder:
         hidden_out, key_value_out = (None, None) if out is None else out
         whole = self.layers[:-1] if self.first_token_only else self.layers
         hidden = self.backend.embed(
-            self.embeddings, input_ids, layout, out=None if whole else hidden_out
+            self.embeddings, input_ids, layout, out=hidden_out if self._ends_at_embedding else None
         )
+        if self.projection is not None:
+            hidden = self.backend.dense(hidden, self.projection, out=None if whole else hidden_out)
         for layer in whole:
             hidden = self._layer(
                 layer, hidden, layout, out=hidden_out if layer is whole[-1] else None
@@ -75,6 +83,11 @@ class PackedEncoder:
         key_value = self.layers[-1].key_value
         assert key_value is not None
         return hidden, self.backend.dense(hidden, key_value, out=key_value_out)
+
+    @property
+    def _ends_at_embedding(self) -> bool:
+        """Whether the trunk is the embeddings alone: one layer, and that computed in the tail."""
+        return self.first_token_only and len(self.layers) == 1 and self.projection is None
 
     def tail(self, hidden: Tensor, key_value: Tensor | None, layout: Layout) -> Tensor:
         """Logits, float32 (N, labels)."""
@@ -96,7 +109,9 @@ class PackedEncoder:
         assert layer.qkv is not None
         return self._after_attention(
             layer,
-            self.backend.attention(self.backend.dense(hidden, layer.qkv), layout, self.num_heads),
+            self.backend.attention(
+                self.backend.dense(hidden, layer.qkv), layout, self.num_heads, self.score_bias
+            ),
             hidden,
             out,
         )
@@ -105,7 +120,9 @@ class PackedEncoder:
         layer = self.layers[-1]
         assert layer.query is not None
         query = self.backend.dense(first, layer.query)
-        attended = self.backend.cls_attention(query, key_value, layout, self.num_heads)
+        attended = self.backend.cls_attention(
+            query, key_value, layout, self.num_heads, self.score_bias
+        )
         return self._after_attention(layer, attended, first, None)
 
     def _after_attention(

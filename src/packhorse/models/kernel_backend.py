@@ -69,11 +69,24 @@ class KernelBackend:
             out=product if out is None else out,
         )
 
-    def attention(self, qkv: Tensor, layout: Layout, num_heads: int) -> Tensor:
-        return self._kernels.packed_attention(qkv, layout.starts, layout.ends, num_heads)
+    def attention(
+        self, qkv: Tensor, layout: Layout, num_heads: int, score_bias: Tensor | None = None
+    ) -> Tensor:
+        return self._kernels.packed_attention(
+            qkv, layout.starts, layout.ends, num_heads, score_bias=score_bias
+        )
 
-    def cls_attention(self, query: Tensor, kv: Tensor, layout: Layout, num_heads: int) -> Tensor:
-        return self._kernels.cls_attention(query, kv, layout.cu_seqlens, num_heads)
+    def cls_attention(
+        self,
+        query: Tensor,
+        kv: Tensor,
+        layout: Layout,
+        num_heads: int,
+        score_bias: Tensor | None = None,
+    ) -> Tensor:
+        return self._kernels.cls_attention(
+            query, kv, layout.cu_seqlens, num_heads, score_bias=score_bias
+        )
 
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         return self._kernels.first_token_pool(hidden_states, layout.cu_seqlens)

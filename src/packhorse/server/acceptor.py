@@ -18,14 +18,14 @@ import socket
 from collections.abc import Callable, Sized
 
 from packhorse.channel.board import Board
-from packhorse.metrics import CONNECTIONS
+from packhorse.metrics import ACCEPTING, CONNECTIONS
 
 logger = logging.getLogger(__name__)
 
 LOOK_AWAY_SECONDS = 0.005
 EXHAUSTED_SECONDS = 0.5
 
-_WORD = CONNECTIONS.first
+_HELD, _ACCEPTING = CONNECTIONS.first, ACCEPTING.first
 
 
 class Acceptor:
@@ -54,20 +54,19 @@ class Acceptor:
     def close(self) -> None:
         """Take no more."""
         self._closed = True
-        self._own[_WORD] = 0.0
+        self._own[_ACCEPTING] = 0.0
         self._loop.remove_reader(self._listening.fileno())
 
     async def wait_closed(self) -> None:
         """Closing takes no time."""
 
     def count(self) -> None:
-        """Show the others how many connections are held here; 1 more, as 0 is for the dead."""
-        if not self._closed:
-            self._own[_WORD] = len(self._connections) + len(self._arriving) + 1.0
+        """Show the others how many connections are held here."""
+        self._own[_HELD] = float(len(self._connections) + len(self._arriving))
 
     def _look(self) -> None:
         if not self._closed:
-            self.count()
+            self._own[_ACCEPTING] = 1.0
             self._loop.add_reader(self._listening.fileno(), self._take)
 
     def _look_away(self, seconds: float) -> None:
@@ -77,8 +76,8 @@ class Acceptor:
     def _take(self) -> None:
         """One connection, so that others get the next."""
         self.count()
-        fewest = min([slot[_WORD] for slot in self._all if slot[_WORD]])
-        if self._own[_WORD] > fewest and not self._looked_away:
+        fewest = min([slot[_HELD] for slot in self._all if slot[_ACCEPTING]])
+        if self._own[_HELD] > fewest and not self._looked_away:
             self._looked_away = True
             self._look_away(LOOK_AWAY_SECONDS)
             return

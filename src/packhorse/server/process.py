@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
@@ -18,6 +20,7 @@ import uvicorn
 from packhorse import logs
 from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
+from packhorse.checkpoint import Checkpoint
 from packhorse.errors import SetupError
 from packhorse.launch import Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
@@ -70,11 +73,11 @@ class Server(uvicorn.Server):
 class FrontEnd:
     """Ties the service to HTTP, to the engines and to the supervisor."""
 
-    def __init__(self, launch: Launch, tokenizer: Tokenizer) -> None:
-        checkpoint = launch.checkpoint()
+    def __init__(self, launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         config = launch.config
         board = launch.board()
         self._launch = launch
+        self._vitals = Vitals(board, launch.slot)
         self._engines = EngineClient(
             [
                 EngineLink(address, Vitals(board, slot))
@@ -119,6 +122,7 @@ class FrontEnd:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 
     def _look(self) -> None:
+        self._vitals.beat(time.monotonic(), waiting_since=0.0, patience=math.inf)
         self._engines.look()
         self._service.observations.flush()
         if self._server.acceptor is not None:
@@ -154,8 +158,8 @@ def _uvicorn_config(app: App) -> uvicorn.Config:
     )
 
 
-async def _serve(launch: Launch, tokenizer: Tokenizer) -> None:
-    await FrontEnd(launch, tokenizer).run()
+async def _serve(launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+    await FrontEnd(launch, checkpoint, tokenizer).run()
 
 
 def main() -> int:
@@ -165,8 +169,9 @@ def main() -> int:
     logs.configure(launch.config.server.log_level, f"front end {launch.index}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor's business
     try:
+        checkpoint = launch.checkpoint()
         tokenizer = Tokenizer.load(
-            launch.checkpoint(),
+            checkpoint,
             backend=cast(BackendChoice, launch.config.model.tokenizer),
             parallel=False,  # the cores are shared with other front ends and the engine
         )
@@ -176,7 +181,7 @@ def main() -> int:
     gc.freeze()  # what is loaded stays: the collector need not look at it again
     gc.set_threshold(20_000, 20, 50)  # requests leave no cycles; looking for them cost 6 %
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(launch, tokenizer))
+        runner.run(_serve(launch, checkpoint, tokenizer))
     return 0
 
 

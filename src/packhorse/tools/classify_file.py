@@ -29,6 +29,7 @@ exit codes: 0 done; 1 the model or a disk failed, or rows were skipped under --s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Files, columns, texts, how to run, and the settings of model and engine."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("file", metavar="FILE", help="the input; - for standard input")

@@ -22,17 +22,18 @@ from packhorse.tools.partial_output import (
     errors_path,
     files_of,
     forget,
+    has_state,
     is_finished,
 )
-from packhorse.tools.prefetch import Behind, prefetched
+from packhorse.tools.prefetch import Behind, Prefetched
 from packhorse.tools.progress import Progress
 from packhorse.tools.resume_state import Counts, RunState, identity_of_input, identity_of_model
-from packhorse.tools.row_scores import RowScorer, Scored, Scoring
+from packhorse.tools.row_scores import RowScorer, Scoring
+from packhorse.tools.row_sink import RowSink
 from packhorse.tools.table_files.formats import Format
 from packhorse.tools.table_files.lines import STDIN
 from packhorse.tools.table_files.opening import Columns, Input, make_writer, open_reader
-from packhorse.tools.table_files.parquet_rows import ParquetWriter
-from packhorse.tools.table_files.rows import Place, RowBatch, RowReader, RowWriter
+from packhorse.tools.table_files.rows import RowBatch
 
 if TYPE_CHECKING:
     from packhorse import Encoder
@@ -66,8 +67,13 @@ class Run:
 
     @property
     def keeps_state(self) -> bool:
-        """Standard input cannot be read again, standard output not be cut off."""
-        return self.resume and STDIN not in (self.source.path, self.out)
+        """A stream cannot be read again, and standard output not be cut off."""
+        return self.resume and self.out != STDIN and Path(self.source.path).is_file()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what an interrupted run left counts."""
+        return self.resume and not self.restart and self.out != STDIN
 
 
 def classify_file(run: Run, config: Config) -> Counts:
@@ -97,13 +103,13 @@ def classify_file(run: Run, config: Config) -> Counts:
             return state.counts
         output = _output(run, state)
         stack.callback(output.close)
-        sink = _Sink(reader, writer, output, state.counts, progress, _bad_row_log(run, progress))
-        if not state.is_new:
+        sink = RowSink(reader, writer, output, state.counts, progress, _bad_row_log(run, progress))
+        if state.is_new:
+            sink.begin()
+        else:
             progress.note(f"going on after {run.source.unit} {state.after.number:,}")
             reader.go_to(state.after)
-        else:
-            output.write(writer.header())
-        _score_all(run, config, checkpoint, reader.batches(batch_rows), sink)
+        _score_all(run, config, checkpoint, reader.batches(batch_rows), sink, progress)
         sink.finish()
         progress.close()
         progress.summarise(sink.counts, run.source.name)
@@ -111,22 +117,23 @@ def classify_file(run: Run, config: Config) -> Counts:
 
 
 def _check_paths(run: Run) -> None:
-    """Raise ConfigError unless the input is a file and the output can be one beside it."""
+    """Raise ConfigError unless the input can be read and the output may be written."""
     source, out = Path(run.source.path), Path(run.out)
-    if run.source.path != STDIN and not source.is_file():
-        # Not every input that can be read is a regular file: <(…) is a pipe.
+    if run.source.path != STDIN:
         if not source.exists() or source.is_dir():
             raise ConfigError(f"{source} {'is a folder' if source.is_dir() else 'does not exist'}")
-        if run.source.format is Format.PARQUET:
+        if not source.is_file() and run.source.format is Format.PARQUET:
             raise ConfigError(f"{source} is not a regular file, which Parquet must be")
     if run.out == STDIN:
         return
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder")
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is not a folder, so {out.name} cannot be written there")
+    if out.exists() and not out.is_file():
+        raise ConfigError(f"{out} is not a regular file; -o - writes to standard output")
     if run.source.path != STDIN and source.resolve() in map(Path.resolve, files_of(out)):
         raise ConfigError(f"{source} is the input; writing {out} would overwrite it")
+    if out.exists() and not run.overwrite and not (run.goes_on and has_state(out)):
+        raise ConfigError(f"{out} exists; replace it with --overwrite, or choose another -o")
 
 
 def _checkpoint_of(config: Config) -> Checkpoint:
@@ -171,14 +178,9 @@ def _dtype(config: Config) -> str:
 def _state(run: Run, identity: dict[str, Any]) -> RunState:
     """Where to begin: where an interrupted run stopped, or at the start.
 
-    Raises SetupError when an output is there that may not be replaced.
+    Raises SetupError when that run was another one.
     """
-    out = Path(run.out)
-    earlier = None
-    if run.out != STDIN and run.resume and not run.restart:
-        earlier = earlier_state(out, identity)
-    if earlier is None and run.out != STDIN and out.exists() and not run.overwrite:
-        raise ConfigError(f"{out} exists; replace it with --overwrite, or choose another -o")
+    earlier = earlier_state(Path(run.out), identity) if run.goes_on else None
     return earlier or RunState(identity)
 
 
@@ -198,34 +200,40 @@ def _score_all(
     config: Config,
     checkpoint: Checkpoint,
     batches: Iterator[RowBatch],
-    sink: _Sink,
+    sink: RowSink,
+    progress: Progress,
 ) -> None:
     """Load the model and take every batch through it, in order.
 
     The model runs in this thread; reading, tokenising and writing have their own.
     """
-    read = prefetched(batches)
-    with closing(read):
+    with closing(Prefetched(batches)) as read:
         model = _load(config, checkpoint)
-        sink.progress.start(f"{checkpoint.model_id} on {model.info['device']}")
+        progress.start(f"{checkpoint.model_id} on {_device_shown(config)}")
         scorer = RowScorer(model, checkpoint, run.scoring)
+        encoded = Prefetched(scorer.encoded(read))
         try:
-            with (
-                sink,
-                closing(prefetched(scorer.encoded(read))) as encoded,
-                Behind(sink.take) as behind,
-            ):
+            with sink, Behind(sink.take) as behind:
                 for batch in encoded:
                     behind.put(scorer.score(batch))
         except KeyboardInterrupt:
             # At once: closing would wait for the batch that the model is working on.
             if run.keeps_state:
-                sink.progress.tell("what is done is kept: the same command goes on from there")
+                progress.tell("what is done is kept: the same command goes on from there")
             raise
         except BaseException:
             model.close()
             raise
+        finally:
+            read.close()  # first, since the other waits for it
+            encoded.close()
         model.close()
+
+
+def _device_shown(config: Config) -> str:
+    """The device in use, and why it is not a GPU if a driver is there and fails."""
+    fault = detect().gpu_fault if config.model.device == "cpu" else None
+    return f"{config.model.device} (no GPU: {fault})" if fault else config.model.device
 
 
 def _load(config: Config, checkpoint: Checkpoint) -> Encoder:
@@ -240,60 +248,3 @@ def _load(config: Config, checkpoint: Checkpoint) -> Encoder:
         threads=int(config.engine.threads),
         max_batch_tokens=int(config.engine.max_batch_tokens),
     )
-
-
-class _Sink:
-    """Takes scored batches to the output, and commits when there is nothing else to write.
-
-    On a CPU that is after each batch. Where batches come faster than the disk
-    can confirm them, one commit covers several.
-    """
-
-    def __init__(
-        self,
-        reader: RowReader,
-        writer: RowWriter,
-        output: Output,
-        counts: Counts,
-        progress: Progress,
-        bad_rows: BadRowLog,
-    ) -> None:
-        self.counts = counts
-        self.progress = progress
-        self._reader = reader
-        self._writer = writer
-        self._output = output
-        self._bad_rows = bad_rows
-        self._after: Place | None = None
-
-    def __enter__(self) -> _Sink:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Commit what is whole, also after an error or an interruption."""
-        self._commit()
-        self._bad_rows.close()
-
-    def take(self, scored: Scored, more_waiting: bool) -> None:
-        batch = scored.batch
-        self._after = None  # should writing fail half-way, nothing is committed any more
-        if len(batch):
-            self._output.write(self._writer.encode(batch, scored.ranking))
-        if batch.bad:
-            self._output.write_errors(self._bad_rows.add(batch.bad))
-        self.counts.rows += len(batch)
-        self.counts.skipped += len(batch.bad)
-        self.counts.truncated += scored.truncated
-        self._after = batch.after
-        if not more_waiting:
-            self._commit()
-        self.progress.advance(self.counts, self._reader.fraction())
-
-    def finish(self) -> None:
-        """Give the output its name."""
-        pour = self._writer.pour if isinstance(self._writer, ParquetWriter) else None
-        self._output.finish(pour)
-
-    def _commit(self) -> None:
-        if self._after is not None:
-            self._output.commit(self._after, self.counts)

@@ -33,6 +33,7 @@ _SHOWN_LABELS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A model, the form of the output, and the settings of model and engine."""
     add_model_argument(parser)
     parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
     add_settings(parser, ("model", "engine"))

@@ -50,10 +50,12 @@ class Output(Protocol):
 
 
 def added_to(path: Path, suffix: str) -> Path:
+    """The file beside it whose name goes on with ``suffix``."""
     return path.with_name(path.name + suffix)
 
 
 def errors_path(out: Path) -> Path:
+    """Where the bad rows are listed."""
     return added_to(out, ".errors.jsonl")
 
 
@@ -148,6 +150,11 @@ class StandardOutput:
 
     def close(self) -> None:
         pass
+
+
+def has_state(out: Path) -> bool:
+    """Whether an interrupted run left something to go on from."""
+    return added_to(out, ".partial.json").exists()
 
 
 def earlier_state(out: Path, identity: dict[str, Any]) -> RunState | None:

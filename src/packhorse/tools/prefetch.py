@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -14,61 +14,65 @@ T = TypeVar("T")
 DEPTH = 2
 """Batches that wait between two stages: enough to overlap them, little to hold in memory."""
 
-_PATIENCE = 5.0
+_PATIENCE = 1.0
 """Seconds to wait for a thread that was told to stop; it may be waiting for standard input."""
 
 
 class _End:
-    """What the thread puts last: the error that ended it, or None."""
+    """What comes last: the error that ended it, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
-def prefetched(source: Iterator[T], depth: int = DEPTH) -> Generator[T, None, None]:
-    """The same elements, made ahead by a thread. Closing it stops the thread.
+class Prefetched(Generic[T]):
+    """The elements of ``source``, made ahead by a thread.
 
     An error of the source is raised where its element would have come.
+    ``close`` may be called while another thread waits for an element: it gets none.
     """
-    ready: queue.Queue[T | _End] = queue.Queue(depth)
-    stopped = threading.Event()
 
-    def fill() -> None:
-        error: BaseException | None = None
-        try:
-            for element in source:
-                ready.put(element)
-                if stopped.is_set():
-                    break
-        except BaseException as raised:  # it is raised again by the thread that waits
-            error = raised
-        finally:
-            if isinstance(source, Generator):
-                source.close()
-            ready.put(_End(error))
+    def __init__(self, source: Iterable[T], depth: int = DEPTH) -> None:
+        self._source = source
+        self._ready: queue.Queue[T | _End] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._fill, name="packhorse-read", daemon=True)
+        self._thread.start()
 
-    thread = threading.Thread(target=fill, name="packhorse-read", daemon=True)
-    thread.start()
-    try:
-        while not isinstance(element := ready.get(), _End):
+    def __iter__(self) -> Iterator[T]:
+        while not isinstance(element := self._ready.get(), _End):
             yield element
         if element.error is not None:
             raise element.error
-    finally:
-        stopped.set()
-        _drain_until_ended(ready, thread)
 
+    def close(self) -> None:
+        """Stop the thread, unless it waits for something that may never come."""
+        self._stopped.set()
+        step = 0.02
+        for _ in range(int(_PATIENCE / step)):
+            self._drain()  # the thread may wait for room
+            self._thread.join(step)
+            if not self._thread.is_alive():
+                break
+        self._drain()
+        with suppress(queue.Full):
+            self._ready.put_nowait(_End(None))
 
-def _drain_until_ended(ready: queue.Queue[T | _End], thread: threading.Thread) -> None:
-    """Empty the queue, in case the thread waits for room in it, until the thread has ended."""
-    step = 0.02
-    for _ in range(int(_PATIENCE / step)):
+    def _fill(self) -> None:
+        error: BaseException | None = None
+        try:
+            for element in self._source:
+                self._ready.put(element)
+                if self._stopped.is_set():
+                    break
+        except BaseException as raised:  # it is raised again by the thread that waits
+            error = raised
+        self._ready.put(_End(error))
+
+    def _drain(self) -> None:
         with suppress(queue.Empty):
             while True:
-                ready.get_nowait()
-        thread.join(step)
-        if not thread.is_alive():
-            return
+                self._ready.get_nowait()
 
 
 class Behind(Generic[T]):

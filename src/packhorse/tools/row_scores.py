@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,11 +68,10 @@ class RowScorer:
         self._num_labels = len(checkpoint.labels)
         self._scoring = scoring
 
-    def encoded(self, batches: Generator[RowBatch, None, None]) -> Iterator[Encoded]:
+    def encoded(self, batches: Iterable[RowBatch]) -> Iterator[Encoded]:
         """Tokenise each batch; rows that cannot be tokenised become bad rows."""
-        with closing(batches):
-            for batch in batches:
-                yield self._encode(batch)
+        for batch in batches:
+            yield self._encode(batch)
 
     def score(self, encoded: Encoded) -> Scored:
         """Run the model. Rows without a finite answer become bad rows.
@@ -120,19 +118,27 @@ class RowScorer:
         try:
             return self._model.logits(sequences), {}
         except (InternalError, NonFiniteOutputError):
-            return self._logits_one_by_one(sequences)
-
-    def _logits_one_by_one(self, sequences: Sequences) -> tuple[Float32Array, dict[int, str]]:
+            self._check_alive()
         logits = np.zeros((len(sequences), self._num_labels), np.float32)
         faults: dict[int, str] = {}
-        for row in range(len(sequences)):
-            try:
-                logits[row] = self._model.logits(sequences.slice(row, row + 1))[0]
-            except (InternalError, NonFiniteOutputError) as error:
-                faults[row] = _reason(error)
-        if len(faults) == len(sequences):
-            self._check_alive()
+        self._fill(logits, sequences, 0, faults)
+        self._check_alive()  # one of the rows may have been its end
         return logits, faults
+
+    def _fill(
+        self, logits: Float32Array, sequences: Sequences, first: int, faults: dict[int, str]
+    ) -> None:
+        """Put in the logits of all sequences, by halves where one of them has none."""
+        count = len(sequences)
+        try:
+            logits[first : first + count] = self._model.logits(sequences)
+        except (InternalError, NonFiniteOutputError) as error:
+            if count == 1:
+                faults[first] = _reason(error)
+                return
+            middle = count // 2
+            self._fill(logits, sequences.slice(0, middle), first, faults)
+            self._fill(logits, sequences.slice(middle, count), first + middle, faults)
 
     def _check_alive(self) -> None:
         """Raise InternalError unless the model can answer at all: then the rows are at fault."""

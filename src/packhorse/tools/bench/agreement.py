@@ -52,8 +52,8 @@ def spread_of(logits: Float32Array) -> float:
 def compare(logits: NDArray[Any], reference: Float32Array, spread: float, dtype: str) -> Agreement:
     """Logits (N, labels) against the reference's, in the same order."""
     if logits.shape != reference.shape:
-        fault = f"answers of shape {logits.shape} instead of {reference.shape}"
-        return Agreement(len(reference), None, None, spread, 0.0, fault=fault)
+        shape_fault = f"answers of shape {logits.shape} instead of {reference.shape}"
+        return Agreement(len(reference), None, None, spread, 0.0, fault=shape_fault)
     error = logits.astype(np.float64) - reference
     largest, rms = float(np.abs(error).max()), float(np.sqrt((error * error).mean()))
     same = float((logits.argmax(axis=1) == reference.argmax(axis=1)).mean())

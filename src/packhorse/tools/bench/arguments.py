@@ -64,6 +64,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_positive, help="of a CPU rung; all cores without it")
     parser.add_argument("--reviews", type=Path, default=REVIEWS, metavar="FILE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    parser.add_argument("--commit", help="what to record where the sources are no git checkout")
 
 
 def resolved_device(device: str) -> str:

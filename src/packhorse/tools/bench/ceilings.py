@@ -11,7 +11,7 @@ import torch
 MATMUL_SIZE = {"cpu": 2048, "cuda": 8192}
 """n of the n³ product: large enough to be bound by arithmetic, small enough to be repeated."""
 
-COPIED_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
+COPIED_BYTES = {"cpu": 256 << 20, "cuda": 1 << 30}
 """Far more than any cache holds."""
 
 _REPEATS = 5

@@ -84,6 +84,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         rounds=arguments.rounds,
         subsets=counts,
         reviews=arguments.reviews,
+        commit=arguments.commit,
     )
 
 

@@ -54,7 +54,7 @@ def description(plan: Plan) -> Run:
     return Run(
         date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=machine.command_line(),
-        commit=machine.commit(),
+        commit=machine.commit() or plan.commit,
         machine=machine.description(plan.threads),
         versions=machine.versions(),
     )

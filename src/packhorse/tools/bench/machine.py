@@ -58,8 +58,10 @@ def commit() -> str | None:
 
 
 def command_line() -> str:
-    """How this was started, without the folder of the interpreter."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """How this was started, without the folders of interpreter and package."""
+    name = Path(sys.argv[0]).name
+    started = "python -m packhorse.tools.bench" if name == "__main__.py" else name
+    return " ".join([started, *sys.argv[1:]])
 
 
 def _git(*arguments: str) -> str | None:

@@ -96,7 +96,7 @@ class _Scale:
         for exponent in range(self.low, self.high + 1):
             x = self.x(10.0**exponent)
             parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"/>')
-            parts.append(_text(x, bottom + 16, f"{10.0**exponent:,.0f}", "muted", "middle"))
+            parts.append(_text(x, bottom + 16, f"{10.0**exponent:,g}", "muted", "middle"))
         return "\n".join(parts)
 
 

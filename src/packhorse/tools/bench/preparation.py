@@ -30,6 +30,7 @@ class Plan:
     """What was asked for, every "auto" decided.
 
     subsets  texts a round for rungs that are too slow for all of them, by name
+    commit   what to record where the sources are no git checkout
     """
 
     device: str
@@ -42,6 +43,7 @@ class Plan:
     rounds: int
     subsets: dict[str, int] = field(default_factory=dict)
     reviews: Path = REVIEWS
+    commit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

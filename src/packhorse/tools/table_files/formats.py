@@ -10,6 +10,8 @@ from packhorse.tools.table_files.lines import STDIN
 
 
 class Format(StrEnum):
+    """How rows are laid out in a file; text has one column without a name."""
+
     TEXT = "text"
     CSV = "csv"
     TSV = "tsv"

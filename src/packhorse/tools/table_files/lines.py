@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import stat
 import zlib
 from collections import deque
 from typing import BinaryIO
@@ -44,7 +45,9 @@ class LineReader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._raw = _open(path)
-        self._size = os.fstat(self._raw.fileno()).st_size if path != STDIN else 0
+        about = os.fstat(self._raw.fileno())
+        self._is_file = path != STDIN and stat.S_ISREG(about.st_mode)
+        self._size = about.st_size if self._is_file else 0
         self._stream = _decompressed(self._raw) if path.endswith(".gz") else self._raw
         self._returned: deque[Line] = deque()
         self._offset, self._number = 0, 0
@@ -103,7 +106,7 @@ class LineReader:
         return min(1.0, at / self._size)
 
     def close(self) -> None:
-        if self._path != STDIN:  # whose descriptor is not ours, and a thread may wait in it
+        if self._is_file:  # closing a stream waits for a thread that reads it
             self._stream.close()
             self._raw.close()
 

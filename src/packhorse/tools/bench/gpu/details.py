@@ -12,7 +12,7 @@ import msgspec
 
 from packhorse.errors import PackhorseError
 from packhorse.tools.bench.climb import say
-from packhorse.tools.bench.gpu.latency import measure_latency
+from packhorse.tools.bench.gpu.latency import measure_latency, measure_thousand
 from packhorse.tools.bench.gpu.material import Material
 from packhorse.tools.bench.gpu.memory import measure_memory
 from packhorse.tools.bench.gpu.padding import count_padding
@@ -29,6 +29,7 @@ Part = Callable[[Material], Any]
 PARTS: dict[str, Part] = {
     "ready": measure_ready,  # first, before this process takes anything of the GPU
     "memory": measure_memory,  # and before other engines add to it
+    "thousand": measure_thousand,
     "steady": measure_steady,
     "lengths": measure_lengths,
     "latency": measure_latency,

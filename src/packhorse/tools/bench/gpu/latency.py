@@ -1,4 +1,4 @@
-"""How long one short text takes."""
+"""How long one short text takes, and the guide's thousand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from packhorse import Encoder
 from packhorse.errors import ConfigError
 from packhorse.tools.bench.gpu.material import Material
+from packhorse.tools.bench.workloads import SEED_TEXTS
 
 LENGTH = 34
 """Tokens of the text."""
@@ -35,6 +36,28 @@ class Latency:
     from_ids_p99: float
     end_to_end: float
     end_to_end_p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Thousand:
+    """Milliseconds for the guide's 1000 texts, strings in and scores out: median and all rounds."""
+
+    total: float
+    rounds: list[float]
+
+
+def measure_thousand(material: Material) -> Thousand:
+    """``Encoder.predict_proba`` of the workload ``seed``."""
+    texts = [SEED_TEXTS[i % 2] for i in range(1000)]
+    milliseconds = []
+    plan = material.plan
+    with Encoder(material.place().folder, plan.device, plan.dtype) as encoder:
+        encoder.predict_proba(texts)
+        for _ in range(4 * plan.rounds):
+            started = time.perf_counter()
+            encoder.predict_proba(texts)
+            milliseconds.append(1000 * (time.perf_counter() - started))
+    return Thousand(median(milliseconds), milliseconds)
 
 
 def measure_latency(material: Material) -> Latency:

@@ -30,6 +30,7 @@ class Precision:
 
 def measure_precision(material: Material) -> list[Precision]:
     """Over 2000 reviews; theirs is missing where Transformers is."""
+    has_transformers = find_spec("transformers") is not None
     texts = material.texts[:TEXTS]
     rung = reference(material.plan.device)
     expected = _logits(builder(rung.program)(material.place("float32"), rung.off), texts)
@@ -39,7 +40,7 @@ def measure_precision(material: Material) -> list[Precision]:
         place = material.place(dtype)
         ours = _logits(builder("packed")(place, (OVERLAP,)), texts)
         theirs = None
-        if find_spec("transformers") is not None:
+        if has_transformers:
             theirs = _logits(builder("sorted")(place, ()), texts)
         results.append(
             Precision(

@@ -35,6 +35,13 @@ def _memory(part: Mapping[str, Any]) -> str:
     )
 
 
+def _thousand(part: Mapping[str, Any]) -> str:
+    return (
+        f"the guide's 1000 texts: {part['total']:.2f} ms from strings to scores, the best of "
+        f"{len(part['rounds'])} rounds {min(part['rounds']):.2f} ms"
+    )
+
+
 def _steady(part: Mapping[str, Any]) -> str:
     return (
         f"steady, {part['texts']:,} texts of which {part['distinct']:,} are distinct, "
@@ -122,6 +129,7 @@ def faults(details: Mapping[str, Any]) -> list[str]:
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "ready": _ready,
     "memory": _memory,
+    "thousand": _thousand,
     "steady": _steady,
     "lengths": _lengths,
     "latency": _latency,

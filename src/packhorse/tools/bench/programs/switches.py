@@ -14,9 +14,9 @@ from packhorse.engine.cuda_runner import CudaRunner
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.kernels import select
-from packhorse.models.bert import load_bert
 from packhorse.models.cpu_backend import CpuBackend
 from packhorse.models.kernel_backend import KernelBackend
+from packhorse.models.load import load_encoder
 from packhorse.tools.bench.programs import Place
 
 FIRST_TOKEN_ONLY = "first-token-only"  # a last layer that computes what is read
@@ -69,7 +69,7 @@ def load_runners(
     """Several over one copy of the weights; on a GPU each with a stream and buffers of its own."""
     config = resolved(place, off)
     load = partial(
-        load_bert,
+        load_encoder,
         checkpoint,
         device=torch.device(place.device),
         dtype=getattr(torch, place.dtype),
