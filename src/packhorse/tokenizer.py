@@ -287,8 +287,8 @@ class Tokenizer:
                 f"inputs[{place}] has a token with id {ids[token]}, and the model's embedding "
                 f"table ends at {model.vocab_size - 1}: its tokenizer has tokens added to it"
             )
-        if model.first_position > 0 and (pads := ids == model.pad_token_id).any():
-            positions = _positions_among_pads(sequences.cu_seqlens, pads, model.pad_token_id)
+        if model.first_position > 0 and (pads := ids == model.first_position - 1).any():
+            positions = _positions_among_pads(sequences.cu_seqlens, pads, model.first_position - 1)
             return dataclasses.replace(sequences, position_ids=positions)
         return sequences
 

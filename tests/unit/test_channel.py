@@ -76,6 +76,17 @@ def test_many_messages_keep_their_order_and_bounds(sizes: list[int], seed: int) 
         receiver.close()
 
 
+def test_a_kernel_that_gives_small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.channel.channel.SEND_BUFFER", 1)
+    sender, receiver = make_pair()
+    messages = [os.urandom(size) for size in (10, 5000, 300_000)]
+    for message in messages:
+        sender.send(message)
+    assert exchange(sender, receiver, 3) == messages
+    sender.close()
+    receiver.close()
+
+
 def test_both_directions_are_independent(pair: Pair) -> None:
     pair[0].send(b"a" * 300_000)
     pair[1].send(b"b" * 300_000)

@@ -134,9 +134,9 @@ class EngineProcess:
         queued = self._engine.queued()
         was_in_flight = self._engine.in_flight
         finished = self._engine.step()
+        self._count(queued, finished)  # first, so that who has an answer finds it counted
         for completions in finished:
             self._answer(completions)
-        self._count(queued, finished)
         self._beat(bool(finished) or not was_in_flight)
         if self._failures >= FAILURES_BEFORE_PROBE:
             self._probe()

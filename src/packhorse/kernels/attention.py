@@ -39,11 +39,12 @@ def packed_attention(
     their sequence (from L2, for the most part). Operations: 4 Dh a head for each
     pair of a query and a key that its tile visits.
 
-    A sequence with an infinity or a NaN among its values makes NaN of all rows
+    A sequence with an infinity or a NaN among its values can make NaN of all rows
     whose tile (``tiles.attention().rows`` tokens, counted from token 0) holds a
     token of that sequence, because 0 * inf is NaN; the next layer can carry it
-    one tile further. A row that is finite is right. Keys and queries do not
-    spread: a masked score is replaced, not multiplied.
+    one tile further. A row that is finite is right, so those that are not are all
+    that must be computed again. Keys and queries do not spread: a masked score is
+    replaced, not multiplied.
     """
     tokens, width = qkv.shape
     hidden = width // 3

@@ -11,6 +11,7 @@ from packhorse.tools.bench import add_arguments, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, run, and say in one line what cannot be measured; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m packhorse.tools.bench")
     add_arguments(parser)
     try:

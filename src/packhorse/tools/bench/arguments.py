@@ -15,6 +15,7 @@ ON_CPU = {"naive": 50, "batched": 128}
 
 
 def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of ``bench ladder``."""
     _add_common(parser)
     parser.add_argument("--rungs", help="only these, separated by commas; all without it")
     parser.add_argument(
@@ -46,6 +47,7 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of ``bench gpu``."""
     _add_common(parser)
     parser.add_argument("--rounds", type=_positive, default=5)
 

@@ -221,6 +221,7 @@ def _send(answers: IO[bytes], answer: Any) -> None:
 
 
 def main() -> int:
+    """Serve standard input until it ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not get between the answers
     serve(sys.stdin, answers)

@@ -2,6 +2,7 @@
 
 ready      seconds from the start of a process to its first answer
 memory     what the engine takes of the GPU
+thousand   the guide's 1000 texts, end to end
 steady     20,000 distinct reviews: GPU alone, end to end, and the matrix product's peak
 lengths    tokens a second at 512 and at 50 tokens a text
 latency    one text of 34 tokens
