@@ -63,7 +63,7 @@ def rows_done(out: Path) -> int:
 
 def run_until_killed(arguments: list[str | Path], out: Path, rows: int) -> int | None:
     """Kill -9 the run once ``rows`` are done, and a random moment later. None if it ended first."""
-    environment = os.environ | {"FAKE_DELAY": "0.004"}
+    environment = os.environ | {"FAKE_DELAY": "0.008"}
     with subprocess.Popen(
         command(*arguments), env=environment, stderr=subprocess.DEVNULL
     ) as process:

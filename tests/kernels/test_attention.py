@@ -185,3 +185,40 @@ def test_cls_attention_writes_where_it_is_told(device):
     wanted = reference.cls_attention(query, kv, bounds, 2)
     assert attention.cls_attention(query, kv, bounds, 2, out=out) is out
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-6)
+
+
+def biased_oracle(qkv, lengths, heads, bias):
+    """As ``oracle``, with bias[h, key - query + L - 1] added to every score."""
+    middle, size = bias.shape[1] // 2, qkv.shape[1] // 3 // heads
+    q, k, v = np.split(qkv.cpu().double().numpy(), 3, axis=1)
+    rows = []
+    for a, b in pairwise(bounds_of(lengths)):
+        places = np.arange(b - a)
+        by_pair = bias.cpu().double().numpy()[:, places[None, :] - places[:, None] + middle]
+        parts = []
+        for h in range(heads):
+            own = slice(h * size, (h + 1) * size)
+            scores = q[a:b, own] @ k[a:b, own].T / np.sqrt(size) + by_pair[h]
+            weights = np.exp(scores - scores.max(1, keepdims=True))
+            parts.append(weights / weights.sum(1, keepdims=True) @ v[a:b, own])
+        rows.append(np.concatenate(parts, 1))
+    return torch.from_numpy(np.concatenate(rows))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_bias_by_distance_is_added_to_the_scores(dtype, device):
+    lengths, heads, width = [70, 1, 5, 130, 64], 2, 40
+    qkv = draw(sum(lengths), 3 * width, dtype, device)
+    bias = torch.randn(heads, 2 * 130 - 1, device=device)
+    wanted = biased_oracle(qkv, lengths, heads, bias)
+    starts, ends = row_bounds(lengths, 0, device)
+    firsts = bounds_of(lengths)
+    bounds = torch.from_numpy(firsts).int().to(device)
+    query, kv = qkv[firsts[:-1], :width], qkv[:, width:]
+    for module in (attention, reference):
+        got = module.packed_attention(qkv, starts, ends, heads, bias)
+        assert error(got, wanted) < 2 * tolerance(dtype)
+        got = module.cls_attention(query.contiguous(), kv, bounds, heads, bias)
+        assert error(got, wanted[firsts[:-1]]) < 2 * tolerance(dtype)
+        flipped = module.packed_attention(qkv, starts, ends, heads, bias.flip(1))
+        assert error(flipped, wanted) > 0.1

@@ -46,7 +46,9 @@ class Rig:
         self.error: BaseException | None = None
 
     def control(self, **values: Any) -> None:
-        self._control_file.write_text(json.dumps(values))
+        new = self._control_file.with_suffix(".new")
+        new.write_text(json.dumps(values))
+        new.rename(self._control_file)  # the engine's thread must not read half of it
 
     def start(self) -> None:
         engine = FakeEngine.load(None, FakeCheckpoint())

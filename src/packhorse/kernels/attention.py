@@ -23,10 +23,16 @@ LOG2_E = 1.4426950408889634
 # Below every score, yet finite: a row that has seen no key of its own keeps this as its
 # maximum, so that exp2(-inf - LOWEST) is 0 where exp2(-inf - -inf) would be NaN.
 LOWEST = tl.constexpr(-3.0e38)
+LOG2 = tl.constexpr(LOG2_E)
 
 
 def packed_attention(
-    qkv: Tensor, starts: Tensor, ends: Tensor, num_heads: int, out: Tensor | None = None
+    qkv: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    num_heads: int,
+    score_bias: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attention within each sequence of the packed row: (T, 3 D) to (T, D).
 
@@ -57,11 +63,14 @@ def packed_attention(
         qkv,
         starts,
         ends,
+        score_bias,
         out,
         tokens,
         qkv.stride(0),
         out.stride(0),
         LOG2_E / math.sqrt(head),
+        math.sqrt(head),
+        DISTANCES=0 if score_bias is None else score_bias.shape[1],
         HEADS=num_heads,
         HEAD=head,
         BLOCK_HEAD=block_head,
@@ -76,7 +85,12 @@ def packed_attention(
 
 
 def cls_attention(
-    query: Tensor, kv: Tensor, cu_seqlens: Tensor, num_heads: int, out: Tensor | None = None
+    query: Tensor,
+    kv: Tensor,
+    cu_seqlens: Tensor,
+    num_heads: int,
+    score_bias: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attention of each sequence's first token: (N, D) over (T, 2 D) to (N, D).
 
@@ -94,11 +108,13 @@ def cls_attention(
         query,
         kv,
         cu_seqlens,
+        score_bias,
         out,
         query.stride(0),
         kv.stride(0),
         out.stride(0),
         LOG2_E / math.sqrt(head),
+        DISTANCES=0 if score_bias is None else score_bias.shape[1],
         HEADS=num_heads,
         HEAD=head,
         BLOCK_HEAD=triton.next_power_of_2(head),
@@ -112,7 +128,7 @@ def cls_attention(
 @triton.jit
 def _visit(
     acc, top, total, q, keys, values, stride, scale, first, last, starts, ends,
-    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
+    rows, bias, unscale, DISTANCES: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
     KEYS: tl.constexpr, STAGES: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Keys first .. last-1 folded into the running maximum, sum and output of a tile of rows.
@@ -133,6 +149,10 @@ def _visit(
             0.0,
         )
         scores = tl.dot(q, k, input_precision="ieee")
+        if DISTANCES:
+            place = columns[None, :] - rows[:, None] + DISTANCES // 2
+            place = tl.minimum(tl.maximum(place, 0), DISTANCES - 1)  # foreign keys are masked below
+            scores += tl.load(bias + place) * unscale
         if MASKED:
             own = (columns[None, :] >= starts[:, None]) & (columns[None, :] < ends[:, None])
             scores = tl.where(own, scores, float("-inf"))
@@ -153,8 +173,8 @@ def _visit(
 # T is not specialised: it would compile anew where T is odd or 1, in the middle of serving.
 @triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["starts", "ends"])
 def _packed_attention(
-    qkv, starts, ends, out, num_tokens, stride, out_stride, scale,
-    HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
+    qkv, starts, ends, score_bias, out, num_tokens, stride, out_stride, scale, unscale,
+    DISTANCES: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
     ROWS: tl.constexpr, OPEN_KEYS: tl.constexpr, OPEN_STAGES: tl.constexpr,
     EDGE_KEYS: tl.constexpr, EDGE_STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -181,17 +201,20 @@ def _packed_attention(
     top = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     # In a tile within one sequence, whole blocks of keys need no mask.
+    bias = score_bias
+    if DISTANCES:
+        bias += head * DISTANCES
     alone = tl.load(starts + last_row) == first_key
     open_keys = tl.where(alone, (last_key - first_key) // OPEN_KEYS * OPEN_KEYS, 0)
     acc, top, total = _visit(
         acc, top, total, q, keys, values, stride, scale,
         first_key, first_key + open_keys, row_starts, row_ends,
-        HEAD, BLOCK_HEAD, OPEN_KEYS, OPEN_STAGES, False,
+        rows, bias, unscale, DISTANCES, HEAD, BLOCK_HEAD, OPEN_KEYS, OPEN_STAGES, False,
     )  # fmt: skip
     acc, top, total = _visit(
         acc, top, total, q, keys, values, stride, scale,
         first_key + open_keys, last_key, row_starts, row_ends,
-        HEAD, BLOCK_HEAD, EDGE_KEYS, EDGE_STAGES, True,
+        rows, bias, unscale, DISTANCES, HEAD, BLOCK_HEAD, EDGE_KEYS, EDGE_STAGES, True,
     )  # fmt: skip
     y = (acc / total[:, None]).to(out.dtype.element_ty)
     target = out + rows.to(tl.int64)[:, None] * out_stride + head * HEAD + dims[None, :]
@@ -200,8 +223,8 @@ def _packed_attention(
 
 @triton.jit
 def _cls_attention(
-    query, kv, cu_seqlens, out, query_stride, kv_stride, out_stride, scale,
-    HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
+    query, kv, cu_seqlens, score_bias, out, query_stride, kv_stride, out_stride, scale,
+    DISTANCES: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
     KEYS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % HEADS
@@ -225,7 +248,11 @@ def _cls_attention(
         keys = kv + tl.cast(n, tl.int64) * kv_stride
         k = tl.load(keys + within, inside, 0.0).to(tl.float32)
         v = tl.load(keys + HEADS * HEAD + within, inside, 0.0).to(tl.float32)
-        scores = tl.where(present, tl.sum(k * q[None, :], 1), float("-inf"))
+        scores = tl.sum(k * q[None, :], 1)
+        if DISTANCES:
+            distance = DISTANCES // 2 + n - first + block
+            scores += tl.load(score_bias + head * DISTANCES + distance, present, 0.0) * LOG2
+        scores = tl.where(present, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 0))
         p = tl.exp2(scores - new_top)
         shrink = tl.exp2(top - new_top)

@@ -179,12 +179,19 @@ def linear_activation(
 
 
 def packed_attention(
-    qkv: Tensor, starts: Tensor, ends: Tensor, num_heads: int, out: Tensor | None = None
+    qkv: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    num_heads: int,
+    score_bias: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """softmax(q k^T / sqrt Dh) v within each sequence of the packed row: (T, D).
+    """softmax(q k^T / sqrt Dh + bias) v within each sequence of the packed row: (T, D).
 
     qkv           (T, 3 D): queries, keys, values of all heads side by side
     starts, ends  int32 (T,): the bounds of each token's own sequence
+    score_bias    float32 (H, 2 L - 1) or None: column key - query + L - 1 is added to the score
+                  of a key and a query; no sequence is longer than L
 
     The block-diagonal mask is applied to scores *and* values: a key outside a
     row's own bounds contributes exactly nothing, even where its value is
@@ -199,19 +206,27 @@ def packed_attention(
     while first < tokens:  # one block of the diagonal at a time
         block = slice(first, bounds[first])
         scores = q[:, block] @ k[:, block].transpose(1, 2) / math.sqrt(head)
+        if score_bias is not None:
+            scores += _bias_of_pairs(score_bias, block.stop - first)
         y[:, block] = scores.softmax(-1) @ v[:, block]
         first = block.stop
     return _into(y.transpose(0, 1).reshape(tokens, width // 3).to(qkv.dtype), out)
 
 
 def cls_attention(
-    query: Tensor, kv: Tensor, cu_seqlens: Tensor, num_heads: int, out: Tensor | None = None
+    query: Tensor,
+    kv: Tensor,
+    cu_seqlens: Tensor,
+    num_heads: int,
+    score_bias: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attention of one query a sequence over that sequence's keys: (N, D).
 
     query       (N, D): of the first token of each sequence
     kv          (T, 2 D): keys and values of all heads side by side
     cu_seqlens  int32 (N+1,)
+    score_bias  as in ``packed_attention``
 
     An empty sequence (a repeated bound, the padding of N) gives zeros.
     """
@@ -223,8 +238,16 @@ def cls_attention(
     for i, (first, last) in enumerate(pairwise(cu_seqlens.tolist())):
         if first < last:
             scores = q[i] @ k[:, first:last].transpose(1, 2) / math.sqrt(head)
+            if score_bias is not None:
+                scores += _bias_of_pairs(score_bias, last - first)[:, :1]
             y[i] = scores.softmax(-1) @ v[:, first:last]
     return _into(y.reshape(count, width).to(query.dtype), out)
+
+
+def _bias_of_pairs(score_bias: Tensor, length: int) -> Tensor:
+    """(H, length, length): the bias of each query (row) and key (column) of one sequence."""
+    places = torch.arange(length, device=score_bias.device)
+    return score_bias[:, places - places[:, None] + score_bias.shape[1] // 2]
 
 
 def first_token_pool(
