@@ -57,7 +57,7 @@ def packed_attention(
     head = hidden // num_heads
     if out is None:
         out = torch.empty((tokens, hidden), dtype=qkv.dtype, device=qkv.device)
-    block_head = triton.next_power_of_2(head)
+    block_head = max(16, triton.next_power_of_2(head))  # the matrix units take no less
     tile = tiles.attention(qkv.dtype, block_head, tiles.generation(qkv.device))
     _packed_attention[(triton.cdiv(tokens, tile.rows) * num_heads,)](
         qkv,
