@@ -49,6 +49,7 @@ class Command:
 COMMANDS = (
     Command("serve", "serve a model over HTTP", "packhorse.tools.serve"),
     Command("classify", "label every row of a file", "packhorse.tools.classify_file"),
+    Command("bench", "measure speed, rung by rung", "packhorse.tools.bench"),
     Command("info", "show this machine and a model", "packhorse.tools.info"),
 )
 

@@ -22,6 +22,15 @@ from packhorse.hardware import Hardware
 
 AUTO = "auto"
 
+OPTIMISATIONS = {
+    "first-token-only": "the last layer computes only what is read",
+    "fused-kernels": "Triton's kernels in place of their twins in PyTorch (GPU)",
+    "graphs": "captured forward passes (GPU, over fused kernels)",
+    "fast-tokenizer": "nanotoken in place of tokenizers",
+    "overlap": "texts are tokenised and batches formed while the device works",
+}
+"""What can be switched off by name, so that anyone can measure what it brings."""
+
 
 def _boolean(text: str) -> bool:
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -58,6 +67,14 @@ def _duration(text: str) -> float:
 
 def _duration_or_auto(text: str) -> float | str:
     return AUTO if text == AUTO else _duration(text)
+
+
+def _optimisations(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    for name in names:
+        if name not in OPTIMISATIONS:
+            raise ValueError(f"{name!r} is not one of {', '.join(OPTIMISATIONS)}")
+    return names
 
 
 def option(
@@ -134,6 +151,13 @@ class EngineOptions:
     )
     threads: int | str = option(
         AUTO, "Threads of the CPU engine. auto: the container's quota of cores.", _positive_or_auto
+    )
+    without: tuple[str, ...] = option(
+        (),
+        "Optimisations to switch off, separated by commas: "
+        + "; ".join(f"{name}, {what}" for name, what in OPTIMISATIONS.items())
+        + ".",
+        _optimisations,
     )
 
 
@@ -294,8 +318,11 @@ def resolve(config: Config, hardware: Hardware) -> Config:
         model=replace(config.model, device=device),
         engine=replace(
             engine,
-            max_batch_tokens=_or(engine.max_batch_tokens, 16384 if on_gpu else 4096),
-            max_batch_requests=_or(engine.max_batch_requests, 4096 if on_gpu else 1024),
+            # On a GPU "auto" stands until the engine has timed its graphs.
+            max_batch_tokens=engine.max_batch_tokens
+            if on_gpu
+            else _or(engine.max_batch_tokens, 4096),
+            max_batch_requests=_or(engine.max_batch_requests, 2048 if on_gpu else 1024),
             max_batch_time=_or(engine.max_batch_time, 6.0 if on_gpu else 50.0),
             threads=_or(engine.threads, hardware.cpus),
         ),

@@ -17,7 +17,7 @@ from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.config import AUTO, Config, EngineOptions, ModelOptions, resolve
 from packhorse.engine.engine import Engine
 from packhorse.engine.local import Answer, LocalEngine
-from packhorse.errors import SERVED_ERRORS, ValidationError
+from packhorse.errors import SERVED_ERRORS, RequestError, ValidationError
 from packhorse.hardware import detect
 from packhorse.postprocess import scores_of
 from packhorse.request import Float32Array, Sequences, TextOrPair
@@ -25,8 +25,9 @@ from packhorse.safe_cuts import Direction
 from packhorse.tokenizer import Tokenizer
 from packhorse.tokenizer_backends import BackendChoice
 
-TEXTS_AT_ONCE = 2048
-"""How many texts are tokenised before the engine gets them, while it works on the ones before."""
+FIRST_TEXTS, MOST_TEXTS = 256, 4096
+"""How many texts are tokenised before the engine gets them. The first piece is small, so that the
+device begins soon; each next one is twice as large, and is tokenised while the device works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,8 @@ class _Loaded:
 
     def __init__(self, config: Config, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self.tokenizer = Tokenizer.load(
-            checkpoint, backend=cast(BackendChoice, config.model.tokenizer)
-        )
+        self.overlap = "overlap" not in config.engine.without
+        self.tokenizer = Tokenizer.load(checkpoint, backend=_tokenizer_choice(config))
         self.engine = LocalEngine(
             lambda: _warm(Engine.load(config, checkpoint, notify=True)), len(checkpoint.labels)
         )
@@ -53,14 +53,20 @@ class _Loaded:
         self, inputs: Sequence[TextOrPair], truncate: bool, direction: Direction
     ) -> list[Future[Answer]]:
         """Tokenise in pieces, so that the engine works on one while the next is tokenised."""
-        return [
-            self.engine.submit(
-                self.tokenizer.encode(
-                    inputs[start : start + TEXTS_AT_ONCE], truncate=truncate, direction=direction
-                )
-            )
-            for start in range(0, len(inputs), TEXTS_AT_ONCE)
-        ]
+        size = FIRST_TEXTS if self.overlap else max(1, len(inputs))
+        futures, start = [], 0
+        while start < len(inputs):
+            piece = inputs[start : start + size]
+            try:
+                sequences = self.tokenizer.encode(piece, truncate=truncate, direction=direction)
+            except RequestError:
+                # Once more with all of them, for the same error with the right index.
+                self.tokenizer.encode(inputs, truncate=truncate, direction=direction)
+                raise
+            futures.append(self.engine.submit(sequences))
+            start += size
+            size = min(2 * size, MOST_TEXTS)
+        return futures
 
     def joined(self, answers: Sequence[Answer]) -> Float32Array:
         """The logits of all pieces, float32 (N, labels).
@@ -104,6 +110,7 @@ class _Base:
     tokenizer   auto, nanotoken or tokenizers
     threads     of the CPU engine; None for the container's quota
     max_batch_tokens, max_batch_time      bounds of a batch; time in ms, None for no bound
+    without     names of optimisations to switch off (``config.OPTIMISATIONS``), for comparison
 
     Raises ConfigError, CheckpointError or DeviceError, each saying what to do.
     """
@@ -122,6 +129,7 @@ class _Base:
         threads: int | None = None,
         max_batch_tokens: int | None = None,
         max_batch_time: float | None = None,
+        without: Sequence[str] = (),
     ) -> None:
         config = Config(
             ModelOptions(
@@ -134,6 +142,7 @@ class _Base:
                 max_batch_tokens=max_batch_tokens or AUTO,
                 max_batch_time=max_batch_time or math.inf,
                 threads=threads or AUTO,
+                without=tuple(without),
             ),
         )
         checkpoint = load_checkpoint(
@@ -285,6 +294,12 @@ class AsyncEncoder(_Base):
         return self._loaded.joined(
             await asyncio.gather(*(asyncio.wrap_future(piece) for piece in pieces))
         )
+
+
+def _tokenizer_choice(config: Config) -> BackendChoice:
+    if "fast-tokenizer" in config.engine.without:
+        return "tokenizers"
+    return cast(BackendChoice, config.model.tokenizer)
 
 
 def _warm(engine: Engine) -> Engine:

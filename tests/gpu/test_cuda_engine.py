@@ -118,9 +118,11 @@ def ten_times_eps(patch: pytest.MonkeyPatch) -> None:
 def positions_off_by_one(patch: pytest.MonkeyPatch) -> None:
     trunk = PackedEncoder.trunk
 
-    def wrong(self: PackedEncoder, ids: torch.Tensor, layout: object, out: object = None) -> object:
+    def wrong(
+        self: PackedEncoder, ids: torch.Tensor, layout: object, buffers: object = None
+    ) -> object:
         shifted = replace(layout, position_ids=layout.position_ids + 1)  # type: ignore[type-var]
-        return trunk(self, ids, shifted, out)
+        return trunk(self, ids, shifted, buffers)
 
     patch.setattr(PackedEncoder, "trunk", wrong)
 
@@ -129,10 +131,15 @@ def neighbours_key_visible(patch: pytest.MonkeyPatch) -> None:
     attend = KernelBackend.attention
 
     def wrong(
-        self: KernelBackend, qkv: torch.Tensor, layout: object, heads: int, bias: None = None
+        self: KernelBackend,
+        qkv: torch.Tensor,
+        layout: object,
+        heads: int,
+        bias: None = None,
+        out: None = None,
     ) -> torch.Tensor:
         ends = (layout.ends + 1).clamp(max=qkv.shape[0])  # type: ignore[attr-defined]
-        return attend(self, qkv, replace(layout, ends=ends), heads, bias)
+        return attend(self, qkv, replace(layout, ends=ends), heads, bias, out)
 
     patch.setattr(KernelBackend, "attention", wrong)
 

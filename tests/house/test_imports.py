@@ -18,7 +18,6 @@ FLOORS = {
     "packhorse.cli": "roof",
     "packhorse.encoder": "roof",
     "packhorse.supervisor": "roof",
-    "packhorse.launch": "roof",
     "packhorse.server": "front tower",
     "packhorse.tokenizer": "front tower",
     "packhorse.tokenizer_backends": "front tower",
@@ -31,6 +30,9 @@ FLOORS = {
     "packhorse.models": "engine tower",
     "packhorse.kernels": "engine tower",
     "packhorse.channel": "wall",
+    "packhorse.launch": "wall",
+    "packhorse.child": "wall",
+    "packhorse.metrics": "wall",
     "packhorse": "ground",
 }
 MAY_SEE = {

@@ -164,7 +164,12 @@ def last_token_lost(patch: pytest.MonkeyPatch) -> None:
 
 def neighbours_key_visible(patch: pytest.MonkeyPatch) -> None:
     def wrong(
-        self: CpuBackend, qkv: torch.Tensor, layout: object, heads: int, bias: None = None
+        self: CpuBackend,
+        qkv: torch.Tensor,
+        layout: object,
+        heads: int,
+        bias: None = None,
+        out: None = None,
     ) -> torch.Tensor:
         tokens = qkv.shape[0]
         q, k, v = qkv.view(tokens, 3, heads, -1).permute(1, 2, 0, 3)

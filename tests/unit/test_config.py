@@ -183,6 +183,7 @@ def test_every_default_is_a_value_that_is_accepted() -> None:
     for _, field in options():
         if field.default is not None:
             text = str(field.default).lower() if field.default is not AUTO else AUTO
+            text = ",".join(field.default) if isinstance(field.default, tuple) else text
             assert parse_value(field, text, "default") == field.default
 
 
@@ -196,7 +197,7 @@ def test_every_setting_can_be_given_as_a_flag(monkeypatch: pytest.MonkeyPatch) -
     for _, field in options():
         for variable in variables_of(field):
             monkeypatch.delenv(variable, raising=False)
-    values = {"device": "cpu", "hostname": "::1", "hf_token": "t", "log_level": "error"}
+    values = {"device": "cpu", "hostname": "::1", "hf_token": "t", "log_level": "error", "without": "graphs"}
     for section, field in options():
         choices = field.metadata["choices"]
         text = values.get(field.name) or (choices[-1] if choices else "1")
@@ -221,9 +222,10 @@ def autos(config: Config) -> list[str]:
     return [name for section in shown for name in shown[section] if shown[section][name] == AUTO]
 
 
-def test_resolve_decides_every_auto_but_what_the_checkpoint_decides() -> None:
+def test_resolve_decides_every_auto_but_what_the_checkpoint_or_timing_decides() -> None:
     for hardware in (CPU_ONLY, TWO_GPUS):
-        assert autos(resolve(Config(), hardware)) == ["dtype", "tokenizer"]
+        timed = ["max_batch_tokens"] if hardware.gpus else []
+        assert autos(resolve(Config(), hardware)) == ["dtype", "tokenizer", *timed]
 
 
 def test_resolve_keeps_what_was_chosen_and_changes_nothing_the_second_time() -> None:

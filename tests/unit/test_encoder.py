@@ -13,15 +13,19 @@ import torch
 
 import packhorse.encoder
 from packhorse import AsyncEncoder, Encoder
+from packhorse.config import OPTIMISATIONS
+from packhorse.engine.engine import Engine
 from packhorse.errors import (
     CheckpointError,
     ConfigError,
     DeviceError,
+    InternalError,
     NonFiniteOutputError,
     TokenizationError,
     UnavailableError,
     ValidationError,
 )
+from packhorse.request import Completions
 from tests import tiny_checkpoints
 
 
@@ -81,6 +85,8 @@ def test_an_input_at_fault_is_named_and_not_quoted(encoder: Encoder) -> None:
     assert "secret" not in str(caught.value)
     with pytest.raises(ValidationError, match="1"):
         encoder.predict_proba(["fine", 7])  # type: ignore[list-item]
+    with pytest.raises(TokenizationError, match=r"1700\]"):
+        encoder.predict_proba([*["fine"] * 1700, "\ud800"])
 
 
 def test_long_texts_are_cut_on_the_side_asked_for_or_refused(encoder: Encoder) -> None:
@@ -130,6 +136,28 @@ def test_after_closing_there_is_a_clear_error() -> None:
     encoder.close()
     with pytest.raises(UnavailableError, match="closed"):
         encoder.classify(["a"])
+
+
+def test_an_engine_that_stops_fails_who_waits_and_who_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: Engine) -> list[Completions]:
+        raise RuntimeError("planted")
+
+    with Encoder(tiny_checkpoints.shared(), device="cpu") as encoder:
+        monkeypatch.setattr(Engine, "step", broken)
+        with pytest.raises(InternalError, match="planted"):
+            encoder.classify(["a"])
+        with pytest.raises(UnavailableError):
+            encoder.classify(["a"])
+
+
+@pytest.mark.parametrize("name", OPTIMISATIONS)
+def test_each_optimisation_can_be_switched_off_and_changes_no_answer(name: str) -> None:
+    texts = [" ".join(tiny_checkpoints.WORDS[i : i + i % 9]) for i in range(300)]
+    folder = tiny_checkpoints.shared(num_labels=3)
+    with Encoder(folder) as plain, Encoder(folder, without=[name]) as less:
+        assert np.abs(plain.predict_proba(texts) - less.predict_proba(texts)).max() < 1e-5
 
 
 def test_awaits_share_an_engine() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from packhorse.kernels import Ops
 from packhorse.models.backend import Layout
-from packhorse.models.encoder import PackedEncoder
+from packhorse.models.encoder import PackedEncoder, TrunkBuffers
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class DeviceBuffers:
     header      int32 (1 + M + 1 + M,): number of sequences, cu_seqlens, segment starts
     input_ids   int32 (T,)
     positions, starts, ends, token_types   int32 (T,), made on the device from the header
-    hidden      (T, D), and key_value (T, 2 D): what the trunk hands to the tail
+    trunk       the memory of the trunk, in which it hands its result to the tail
     logits      float32 (M, labels)
 
     for at most T tokens and M sequences.
@@ -44,8 +44,7 @@ class DeviceBuffers:
     starts: Tensor
     ends: Tensor
     token_types: Tensor
-    hidden: Tensor
-    key_value: Tensor
+    trunk: TrunkBuffers
     logits: Tensor
 
     @classmethod
@@ -56,8 +55,6 @@ class DeviceBuffers:
         max_sequences: int,
         device: torch.device,
     ) -> DeviceBuffers:
-        word = model.embeddings.word
-
         def row(length: int) -> Tensor:
             return torch.zeros(length, dtype=torch.int32, device=device)
 
@@ -68,8 +65,7 @@ class DeviceBuffers:
             starts=row(max_tokens),
             ends=row(max_tokens),
             token_types=row(max_tokens),
-            hidden=torch.zeros(max_tokens, word.shape[1], dtype=word.dtype, device=device),
-            key_value=torch.zeros(max_tokens, 2 * word.shape[1], dtype=word.dtype, device=device),
+            trunk=TrunkBuffers.allocate(model, max_tokens),
             logits=torch.zeros(max_sequences, model.head.num_labels, device=device),
         )
 
@@ -182,15 +178,15 @@ class ForwardGraphs:
         self._model.trunk(
             buffers.input_ids[:tokens],
             layout,
-            out=(buffers.hidden[:tokens], buffers.key_value[:tokens]),
+            buffers.trunk.first(tokens),
         )
 
     def _tail(self, sequences: int) -> None:
         buffers = self._buffers
         tokens = buffers.input_ids.shape[0]
         layout = self._layout(tokens, buffers.cu_seqlens[: sequences + 1])
-        key_value = buffers.key_value if self._model.first_token_only else None
-        logits = self._model.tail(buffers.hidden, key_value, layout)
+        key_value = buffers.trunk.key_value if self._model.first_token_only else None
+        logits = self._model.tail(buffers.trunk.hidden, key_value, layout)
         buffers.logits[:sequences].copy_(logits)
 
     def _layout(self, tokens: int, cu_seqlens: Tensor) -> Layout:

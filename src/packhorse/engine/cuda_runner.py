@@ -27,12 +27,18 @@ from packhorse.errors import DeviceError, NonFiniteOutputError
 from packhorse.kernels import Ops
 from packhorse.models.backend import Layout
 from packhorse.models.encoder import PackedEncoder
-from packhorse.request import Output, Sequences, bounds_of
+from packhorse.request import Output, Sequences
 
 logger = logging.getLogger(__name__)
 
 FEWEST_TOKENS = 512
 """Below this budget a GPU that is out of memory is given up."""
+
+MOST_TOKENS = 16384
+"""The largest batch that an "auto" budget considers."""
+
+WORTHWHILE = 0.98
+"""An "auto" budget is the smallest with this share of the best rate: smaller batches wait less."""
 
 
 class Slot:
@@ -96,12 +102,12 @@ class CudaRunner:
 
     load_wider  makes the same model in a type with a wider range, for sequences
                 whose output is not finite; None where there is none
+    max_tokens  None: the smallest budget that keeps the GPU busy, found by timing the graphs
     graphs      False launches kernel by kernel, for comparison
+    overlap     False has one batch in flight, so the GPU waits while the next one is formed
     notify      have a thread watch for finished batches and make ``completion_fd``
                 readable; without it the engine polls
     """
-
-    max_in_flight = 2
 
     def __init__(
         self,
@@ -110,14 +116,16 @@ class CudaRunner:
         kernels: Ops,
         device: torch.device,
         *,
-        max_tokens: int,
+        max_tokens: int | None,
         max_sequences: int,
         load_wider: Callable[[], PackedEncoder] | None = None,
         graphs: bool = True,
+        overlap: bool = True,
         notify: bool = False,
     ) -> None:
         self.num_labels = model.head.num_labels
         self.max_sequences = max_sequences
+        self.max_in_flight = 2 if overlap else 1
         self._architecture = architecture
         self._kernels = kernels
         self._device = device
@@ -126,12 +134,17 @@ class CudaRunner:
         self._load_wider = load_wider
         self._wider: PackedEncoder | None = None
         self._stream = torch.cuda.Stream(device)
-        self.max_tokens, self._buffers, self._graphs = self._prepare(max_tokens, graphs)
+        self.max_tokens, self._buffers, self._graphs = self._prepare(
+            max_tokens or MOST_TOKENS, graphs
+        )
+        torch.cuda.empty_cache()  # what the captures needed once
         self._slots = deque(
             Slot(self.max_tokens, max_sequences, self.num_labels) for _ in range(self.max_in_flight)
         )
         self._watcher = _Watcher() if notify else None
         self.completion_fd = self._watcher.completion_fd if self._watcher else None
+        if max_tokens is None and self._graphs is not None:
+            self.max_tokens = self._smallest_worthwhile_budget(self._graphs)
 
     @property
     def has_wider(self) -> bool:
@@ -155,15 +168,8 @@ class CudaRunner:
         return running
 
     def warm_up_batches(self) -> Iterator[Sequences]:
-        length = min(32, self._architecture.max_positions)
-        for tokens in (length, 1024, self.max_tokens):
-            count = min(max(1, tokens // length), self.max_sequences)
-            lengths = np.full(count, length, np.int32)
-            yield Sequences(
-                input_ids=np.zeros(int(lengths.sum()), np.int32),
-                cu_seqlens=bounds_of(lengths),
-                truncated=np.zeros(count, np.bool_),
-            )
+        for tokens in (32, 1024, self.max_tokens):
+            yield self._even_batch(tokens)
 
     def memory(self) -> dict[str, int]:
         """Bytes on the device: reserved by PyTorch here, and in use by everybody."""
@@ -178,6 +184,29 @@ class CudaRunner:
         torch.cuda.synchronize(self._device)
         if self._watcher is not None:
             self._watcher.close()
+
+    def _even_batch(self, tokens: int) -> Sequences:
+        """About ``tokens`` tokens in sequences of 32, the usual length of a sentence or two."""
+        length = min(32, self._architecture.max_positions)
+        count = min(max(1, tokens // length), self.max_sequences)
+        return Sequences(
+            input_ids=np.zeros(count * length, np.int32),
+            cu_seqlens=np.arange(0, (count + 1) * length, length, dtype=np.int32),
+            truncated=np.zeros(count, np.bool_),
+        )
+
+    def _smallest_worthwhile_budget(self, graphs: ForwardGraphs) -> int:
+        """Time the larger graphs, and take the smallest that is nearly as quick as the best."""
+        rates = {}
+        for tokens in graphs.token_buckets:
+            if 4 * tokens >= self.max_tokens:
+                batch = self._even_batch(tokens)
+                seconds = sorted(self.launch(batch).output().seconds for _ in range(3))
+                rates[tokens] = batch.num_tokens / seconds[0]
+        best = max(rates.values())
+        chosen = min(tokens for tokens, rate in rates.items() if rate >= WORTHWHILE * best)
+        logger.info("batches of up to %d tokens: %.2f M tokens/s", chosen, rates[chosen] / 1e6)
+        return chosen
 
     def _prepare(
         self, max_tokens: int, graphs: bool

@@ -90,7 +90,13 @@ def device_name(device: torch.device) -> str:
 def _cpu_runner(config: Config, checkpoint: Checkpoint, dtype: torch.dtype) -> CpuRunner:
     threads = int(config.engine.threads)
     torch.set_num_threads(threads)  # loading converts weights in this thread
-    model = load_encoder(checkpoint, CpuBackend(), torch.device("cpu"), dtype)
+    model = load_encoder(
+        checkpoint,
+        CpuBackend(),
+        torch.device("cpu"),
+        dtype,
+        first_token_only="first-token-only" not in config.engine.without,
+    )
     return CpuRunner(
         model,
         checkpoint.architecture,
@@ -108,17 +114,26 @@ def _cuda_runner(
     notify: bool,
 ) -> tuple[CudaRunner, str]:
     probe_cuda(device)
-    kernels = select(device)
-    load = partial(load_encoder, checkpoint, KernelBackend(kernels), device)
+    off, budget = config.engine.without, config.engine.max_batch_tokens
+    kernels = select(device, fused="fused-kernels" not in off)
+    load = partial(
+        load_encoder,
+        checkpoint,
+        KernelBackend(kernels),
+        device,
+        first_token_only="first-token-only" not in off,
+    )
     runner = CudaRunner(
         load(dtype),
         checkpoint.architecture,
         kernels,
         device,
-        max_tokens=int(config.engine.max_batch_tokens),
+        max_tokens=None if budget == AUTO else int(budget),
         max_sequences=int(config.engine.max_batch_requests),
         load_wider=partial(load, WIDER[dtype]) if dtype in WIDER else None,
-        graphs=kernels.name == "triton",  # the twins ask the device for sizes, which no graph may
+        # The twins ask the device for sizes, which no graph may.
+        graphs="graphs" not in off and kernels.name == "triton",
+        overlap="overlap" not in off,
         notify=notify,
     )
     return runner, kernels.name

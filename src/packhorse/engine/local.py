@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 import os
 import queue
@@ -17,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.engine.engine import Engine
-from packhorse.errors import UnavailableError
+from packhorse.errors import InternalError, UnavailableError
 from packhorse.request import Arrivals, Completions, Float32Array, Sequences
+
+logger = logging.getLogger(__name__)
 
 Answer = tuple[Float32Array, NDArray[np.uint8]]
 """logits float32 (N, labels) and codes uint8 (N,) of one call."""
@@ -44,7 +47,7 @@ class LocalEngine:
         self._tickets = itertools.count()
         self._arrivals: queue.SimpleQueue[tuple[Arrivals, _Pending] | None] = queue.SimpleQueue()
         self._pending: dict[int, _Pending] = {}
-        self._closed = False
+        self._closed = self._freed = False
         self._wake_fd, self._waker_fd = os.pipe()
         os.set_blocking(self._waker_fd, False)
         self._engine = load()
@@ -75,6 +78,8 @@ class LocalEngine:
             self._closed = True
             self._arrivals.put(None)
             self._wake()
+        if not self._freed:
+            self._freed = True
             self._thread.join()
             self._engine.close()
             os.close(self._waker_fd)
@@ -85,6 +90,19 @@ class LocalEngine:
             os.write(self._waker_fd, b"\0")
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            # Nobody else can tell those who wait: a lost device, or a bug.
+            logger.exception("the engine stopped")
+            self._closed = True
+            self._take_arrivals()
+            for pending in self._pending.values():
+                stopped = InternalError(f"the engine stopped: {error!r}; make a new encoder")
+                pending.future.set_exception(stopped)
+            self._pending.clear()
+
+    def _serve(self) -> None:
         open_for_more = True
         while open_for_more or self._pending:
             self._wait()

@@ -30,13 +30,16 @@ class Ops:
 
     name: str
     reason: str
-    expand: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    expand: Callable[..., tuple[Tensor, ...]]
     token_types: Callable[..., Tensor]
     embedding_layer_norm: Callable[..., Tensor]
     layer_norm: Callable[..., Tensor]
     residual_layer_norm: Callable[..., Tensor]
     bias_activation: Callable[..., Tensor]
+    linear: Callable[..., Tensor]
     linear_activation: Callable[..., Tensor]
+    linear_residual_norm: Callable[..., Tensor]
+    head_layer: Callable[..., Tensor]
     packed_attention: Callable[..., Tensor]
     cls_attention: Callable[..., Tensor]
     first_token_pool: Callable[..., Tensor]
@@ -66,7 +69,16 @@ def _obstacle(device: torch.device) -> str | None:
 
 
 def _triton(reason: str) -> Ops:
-    from packhorse.kernels import attention, embedding, layer_norm, layout, mlp, pooling
+    from packhorse.kernels import (
+        attention,
+        embedding,
+        few_rows,
+        head,
+        layer_norm,
+        layout,
+        mlp,
+        pooling,
+    )
 
     return Ops(
         name="triton",
@@ -77,7 +89,10 @@ def _triton(reason: str) -> Ops:
         layer_norm=layer_norm.layer_norm,
         residual_layer_norm=layer_norm.residual_layer_norm,
         bias_activation=mlp.bias_activation,
+        linear=few_rows.linear,
         linear_activation=mlp.linear_activation,
+        linear_residual_norm=few_rows.linear_residual_norm,
+        head_layer=head.head_layer,
         packed_attention=attention.packed_attention,
         cls_attention=attention.cls_attention,
         first_token_pool=pooling.first_token_pool,
@@ -95,7 +110,10 @@ def _reference(reason: str) -> Ops:
         layer_norm=reference.layer_norm,
         residual_layer_norm=reference.residual_layer_norm,
         bias_activation=reference.bias_activation,
+        linear=reference.linear,
         linear_activation=reference.linear_activation,
+        linear_residual_norm=reference.linear_residual_norm,
+        head_layer=reference.head_layer,
         packed_attention=reference.packed_attention,
         cls_attention=reference.cls_attention,
         first_token_pool=reference.first_token_pool,

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from packhorse.kernels import tiles
+from packhorse.kernels.overlap import follow
 
 LOG2_E = 1.4426950408889634
 # Below every score, yet finite: a row that has seen no key of its own keeps this as its
@@ -59,6 +60,7 @@ def packed_attention(
         out = torch.empty((tokens, hidden), dtype=qkv.dtype, device=qkv.device)
     block_head = max(16, triton.next_power_of_2(head))  # the matrix units take no less
     tile = tiles.attention(qkv.dtype, block_head, tiles.generation(qkv.device))
+    overlap = tiles.overlaps(qkv.device)
     _packed_attention[(triton.cdiv(tokens, tile.rows) * num_heads,)](
         qkv,
         starts,
@@ -79,7 +81,9 @@ def packed_attention(
         OPEN_STAGES=tile.open_stages,
         EDGE_KEYS=tile.edge_keys,
         EDGE_STAGES=tile.edge_stages,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -104,6 +108,7 @@ def cls_attention(
     if out is None:
         out = torch.empty((count, hidden), dtype=query.dtype, device=query.device)
     tile = tiles.CLS_ATTENTION
+    overlap = tiles.overlaps(query.device)
     _cls_attention[(count * num_heads,)](
         query,
         kv,
@@ -120,7 +125,9 @@ def cls_attention(
         BLOCK_HEAD=triton.next_power_of_2(head),
         KEYS=tile.columns,
         STAGES=tile.num_stages,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -176,8 +183,9 @@ def _packed_attention(
     qkv, starts, ends, score_bias, out, num_tokens, stride, out_stride, scale, unscale,
     DISTANCES: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
     ROWS: tl.constexpr, OPEN_KEYS: tl.constexpr, OPEN_STAGES: tl.constexpr,
-    EDGE_KEYS: tl.constexpr, EDGE_STAGES: tl.constexpr,
+    EDGE_KEYS: tl.constexpr, EDGE_STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     # Heads of one tile side by side, so that programs in flight read whole rows of qkv.
     head = tl.program_id(0) % HEADS
     first_row = (tl.program_id(0) // HEADS) * ROWS
@@ -225,8 +233,9 @@ def _packed_attention(
 def _cls_attention(
     query, kv, cu_seqlens, score_bias, out, query_stride, kv_stride, out_stride, scale,
     DISTANCES: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
-    KEYS: tl.constexpr, STAGES: tl.constexpr,
+    KEYS: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     head = tl.program_id(0) % HEADS
     sequence = tl.program_id(0) // HEADS
     first = tl.load(cu_seqlens + sequence)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from packhorse.kernels import tiles
 from packhorse.kernels.layer_norm import normalise
+from packhorse.kernels.overlap import follow
 
 
 def embedding_layer_norm(
@@ -40,6 +41,7 @@ def embedding_layer_norm(
     if out is None:
         out = torch.empty((tokens, hidden), dtype=word_table.dtype, device=word_table.device)
     tile = tiles.normalised_rows(triton.next_power_of_2(hidden))
+    overlap = tiles.overlaps(word_table.device)
     _embedding_layer_norm[(triton.cdiv(tokens, tile.rows),)](
         input_ids,
         position_ids,
@@ -55,7 +57,9 @@ def embedding_layer_norm(
         HIDDEN=hidden,
         ROWS=tile.rows,
         BLOCK=tile.columns,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -72,7 +76,9 @@ def _table_rows(table, ids, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
 def _embedding_layer_norm(
     input_ids, position_ids, token_type_ids, word_table, position_table, type_table, gamma, beta,
     out, num_tokens, eps, HIDDEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     tokens = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     source = tl.minimum(tokens, num_tokens - 1)
     h = _table_rows(word_table, tl.load(input_ids + source), HIDDEN, BLOCK)

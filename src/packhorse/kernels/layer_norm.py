@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from packhorse.kernels import tiles
+from packhorse.kernels.overlap import follow
 
 
 def layer_norm(
@@ -52,6 +53,7 @@ def _launch(
     if out is None:
         out = torch.empty((rows, hidden), dtype=x.dtype, device=x.device)
     tile = tiles.normalised_rows(triton.next_power_of_2(hidden))
+    overlap = tiles.overlaps(x.device)
     _layer_norm[(triton.cdiv(rows, tile.rows),)](
         x,
         bias,
@@ -67,7 +69,9 @@ def _launch(
         HIDDEN=hidden,
         ROWS=tile.rows,
         BLOCK=tile.columns,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -88,8 +92,9 @@ def normalise(h, gamma, beta, eps, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["num_rows"])
 def _layer_norm(
     x, bias, residual, gamma, beta, out, num_rows, x_stride, residual_stride, out_stride, eps,
-    HIDDEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HIDDEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = (columns < HIDDEN) | (HIDDEN == BLOCK)

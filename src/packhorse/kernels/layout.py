@@ -14,29 +14,40 @@ import triton.language as tl
 from torch import Tensor
 
 from packhorse.kernels import tiles
+from packhorse.kernels.overlap import follow
 
 
 def expand(
     cu_seqlens: Tensor,
     num_sequences: Tensor,
     num_tokens: int,
-    out: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions, starts, ends, each int32 (T,); see ``reference.expand``."""
+    out: tuple[Tensor, ...] | None = None,
+    segment_starts: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Positions, starts, ends [, segments], each int32 (T,); see ``reference.expand``."""
     if out is None:
-        positions, starts, ends = (
-            torch.empty(num_tokens, dtype=torch.int32, device=cu_seqlens.device) for _ in range(3)
+        columns = 3 if segment_starts is None else 4
+        out = tuple(
+            torch.empty(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
+            for _ in range(columns)
         )
-        out = positions, starts, ends
+    positions, starts, ends = out[:3]
     tile = tiles.EXPAND
+    overlap = tiles.overlaps(cu_seqlens.device)
     _expand[(triton.cdiv(num_tokens, tile.columns),)](
         cu_seqlens,
         num_sequences,
-        *out,
+        segment_starts,
+        positions,
+        starts,
+        ends,
+        None if segment_starts is None else out[3],
         num_tokens,
         STEPS=_search_steps(cu_seqlens),
         BLOCK=tile.columns,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -52,6 +63,7 @@ def token_types(
     if out is None:
         out = torch.empty(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
     tile = tiles.EXPAND
+    overlap = tiles.overlaps(cu_seqlens.device)
     _token_types[(triton.cdiv(num_tokens, tile.columns),)](
         cu_seqlens,
         num_sequences,
@@ -60,7 +72,9 @@ def token_types(
         num_tokens,
         STEPS=_search_steps(cu_seqlens),
         BLOCK=tile.columns,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -86,12 +100,15 @@ def _owner(cu_seqlens, count, tokens, STEPS: tl.constexpr):
 # T is not specialised: it would compile anew where T is odd or 1, in the middle of serving.
 @triton.jit(
     do_not_specialize=["num_tokens"],
-    do_not_specialize_on_alignment=["cu_seqlens", "positions", "starts", "ends"],
-)
+    do_not_specialize_on_alignment=[
+        "cu_seqlens", "segment_starts", "positions", "starts", "ends", "token_type_ids",
+    ],
+)  # fmt: skip
 def _expand(
-    cu_seqlens, num_sequences, positions, starts, ends, num_tokens,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+    cu_seqlens, num_sequences, segment_starts, positions, starts, ends, token_type_ids, num_tokens,
+    STEPS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(num_sequences)
     owner = _owner(cu_seqlens, count, tokens, STEPS)
@@ -102,6 +119,9 @@ def _expand(
     tl.store(positions + tokens, tokens - start, inside)
     tl.store(starts + tokens, start, inside)
     tl.store(ends + tokens, end, inside)
+    if segment_starts is not None:
+        second = (tokens - start >= tl.load(segment_starts + owner, owner < count, 0)) & ~tail
+        tl.store(token_type_ids + tokens, second.to(tl.int32), inside)
 
 
 @triton.jit(
@@ -110,8 +130,9 @@ def _expand(
 )
 def _token_types(
     cu_seqlens, num_sequences, segment_starts, token_type_ids, num_tokens,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+    STEPS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(num_sequences)
     owner = _owner(cu_seqlens, count, tokens, STEPS)

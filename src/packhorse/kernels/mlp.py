@@ -14,24 +14,9 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from packhorse.kernels import tiles
-
-KINDS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
-"""``hidden_act`` of a config to the formula that computes it."""
-
-LOG2_E = tl.constexpr(1.4426950408889634)
-SQRT_HALF = tl.constexpr(0.7071067811865476)
-TWICE_SQRT_2_OVER_PI = tl.constexpr(1.5957691216057308)
-
+from packhorse.kernels.activation import KINDS, activate
+from packhorse.kernels.few_rows import product
+from packhorse.kernels.overlap import follow
 
 def bias_activation(
     x: Tensor, bias: Tensor | None, activation: str, out: Tensor | None = None
@@ -48,6 +33,7 @@ def bias_activation(
         out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     tile = tiles.BIAS_ACTIVATION
     block = min(tile.columns, triton.next_power_of_2(width))
+    overlap = tiles.overlaps(x.device)
     _bias_activation[(triton.cdiv(rows, tile.rows) * triton.cdiv(width, block),)](
         x,
         bias,
@@ -59,7 +45,9 @@ def bias_activation(
         WIDTH=width,
         ROWS=tile.rows,
         BLOCK=block,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -71,17 +59,21 @@ def linear_activation(
 
     Operations: 2 rows D F. Bytes moved: (rows D + F D + rows F) x itemsize; the
     separate pass would move 2 rows F x itemsize more. The fused product rounds
-    once, the library's and the pass twice.
+    once, the library's and the pass twice. Few rows: see ``few_rows``.
     """
     kind = KINDS[activation]
     rows, hidden = x.shape
     width = weight.shape[0]
+    few = tiles.few_rows("activation", x.dtype, rows, width, hidden, tiles.generation(x.device))
+    if few is not None and x.stride(1) == 1 and weight.is_contiguous():
+        return product(x, weight, bias, kind, few, out)
     tile = tiles.linear_activation(x.dtype, rows, width, tiles.generation(x.device))
     if tile is None or not (_fits_copy_engine(x) and _fits_copy_engine(weight)):
-        product = torch.mm(x, weight.t(), out=out)
-        return bias_activation(product, bias, activation, out=product)
+        h = torch.mm(x, weight.t(), out=out)
+        return bias_activation(h, bias, activation, out=h)
     if out is None:
         out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    overlap = tiles.overlaps(x.device)
     _linear_activation[(triton.cdiv(rows, tile.rows) * triton.cdiv(width, tile.columns),)](
         TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
@@ -96,8 +88,10 @@ def linear_activation(
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
         GROUP=tile.group,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        launch_pdl=overlap,
     )
     return out
 
@@ -107,67 +101,13 @@ def _fits_copy_engine(x: Tensor) -> bool:
     return x.stride(1) == 1 and x.stride(0) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0
 
 
-@triton.jit
-def _gelu(x, EXACT: tl.constexpr):
-    """x Phi(x), Phi the normal distribution function; Hendrycks & Gimpel 2016, arXiv:1606.08415.
-
-    float32 takes the library's erf. For half types x Phi(x) = max(x, 0) - |x| Q(|x|), where
-    Q(z) = erfc(z / sqrt 2) / 2 and log2 Q is so smooth that a minimax polynomial of degree 7
-    on [0, 6] gives Q to a relative 3.3e-6: a hundredth of a half type's rounding, in the
-    negative tail too. Its leading coefficient is negative, so Q goes to 0 past the interval.
-    """
-    if EXACT:
-        y = 0.5 * x * (1.0 + tl.erf(x * SQRT_HALF))
-    else:
-        z = tl.abs(x)
-        p = -1.83480995e-06 * z + 6.15982644e-05
-        p = p * z - 9.30524548e-04
-        p = p * z + 8.50788970e-03
-        p = p * z - 5.39600663e-02
-        p = p * z - 4.58464384e-01
-        p = p * z - 1.15125108e00
-        p = p * z - 9.99995291e-01
-        y = tl.maximum(x, 0.0) - z * tl.exp2(p)  # the second term keeps a NaN
-    return y
-
-
-@triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp2(x * -LOG2_E))
-
-
-@triton.jit
-def _tanh(x):
-    """tanh(x); by its series where the exponential form would cancel."""
-    square = x * x
-    series = x + x * square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315)))
-    return tl.where(square < 0.04, series, 2.0 * _sigmoid(2.0 * x) - 1.0)
-
-
-@triton.jit
-def activate(x, KIND: tl.constexpr, EXACT: tl.constexpr):
-    """The activation of a float32 tile. Every kind keeps a NaN, so that it is found at the end."""
-    if KIND == "gelu":
-        y = _gelu(x, EXACT)
-    elif KIND == "gelu_tanh":
-        y = x * _sigmoid((x + 0.044715 * x * x * x) * TWICE_SQRT_2_OVER_PI)
-    elif KIND == "quick_gelu":
-        y = x * _sigmoid(1.702 * x)
-    elif KIND == "silu":
-        y = x * _sigmoid(x)
-    elif KIND == "tanh":
-        y = _tanh(x)
-    else:
-        tl.static_assert(KIND == "relu")
-        y = tl.where(x < 0, 0.0, x)
-    return y
-
-
 @triton.jit(do_not_specialize=["num_rows"])
 def _bias_activation(
     x, bias, out, num_rows, x_stride, out_stride,
     KIND: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     across: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     rows = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = (tl.program_id(0) % across) * BLOCK + tl.arange(0, BLOCK)
@@ -186,7 +126,9 @@ def _linear_activation(
     x, weight, bias, out, num_rows, out_stride,
     KIND: tl.constexpr, WIDTH: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     # Programs in flight at one time form a block of tiles, GROUP high, which shares its rows
     # and columns in L2.
     across: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from packhorse.kernels import tiles
+from packhorse.kernels.overlap import follow
 
 
 def first_token_pool(
@@ -26,6 +27,7 @@ def first_token_pool(
         out = torch.empty((count, hidden), dtype=hidden_states.dtype, device=hidden_states.device)
     tile = tiles.GATHER
     block = min(tile.columns, triton.next_power_of_2(hidden))
+    overlap = tiles.overlaps(hidden_states.device)
     _first_token_pool[(triton.cdiv(count, tile.rows), triton.cdiv(hidden, block))](
         hidden_states,
         cu_seqlens,
@@ -36,7 +38,9 @@ def first_token_pool(
         HIDDEN=hidden,
         ROWS=tile.rows,
         BLOCK=block,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -52,6 +56,7 @@ def mean_pool(hidden_states: Tensor, cu_seqlens: Tensor, out: Tensor | None = No
         out = torch.empty((count, hidden), dtype=torch.float32, device=hidden_states.device)
     tile = tiles.MEAN_POOL
     block = min(tile.columns, triton.next_power_of_2(hidden))
+    overlap = tiles.overlaps(hidden_states.device)
     _mean_pool[(count, triton.cdiv(hidden, block))](
         hidden_states,
         cu_seqlens,
@@ -62,7 +67,9 @@ def mean_pool(hidden_states: Tensor, cu_seqlens: Tensor, out: Tensor | None = No
         TOKENS=tile.rows,
         BLOCK=block,
         STAGES=tile.num_stages,
+        OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
     )
     return out
 
@@ -70,8 +77,9 @@ def mean_pool(hidden_states: Tensor, cu_seqlens: Tensor, out: Tensor | None = No
 @triton.jit(do_not_specialize=["count"])
 def _first_token_pool(
     hidden_states, cu_seqlens, out, count, stride, out_stride,
-    HIDDEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HIDDEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     sequences = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = (sequences < count)[:, None] & (columns < HIDDEN)[None, :]
@@ -91,7 +99,9 @@ def _first_token_pool(
 def _mean_pool(
     hidden_states, cu_seqlens, out, stride, out_stride,
     HIDDEN: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     sequence = tl.program_id(0)
     first = tl.load(cu_seqlens + sequence)
     last = tl.load(cu_seqlens + sequence + 1)

@@ -45,8 +45,9 @@ def expand(
     cu_seqlens: Tensor,
     num_sequences: Tensor,
     num_tokens: int,
-    out: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    out: tuple[Tensor, ...] | None = None,
+    segment_starts: Tensor | None = None,
+) -> tuple[Tensor, ...]:
     """Where each token of the packed row stands.
 
     cu_seqlens     int32 (N'+1,)  bounds; entries past ``num_sequences`` are ignored
@@ -55,13 +56,16 @@ def expand(
 
     Returns positions, starts, ends, each int32 (T,): the index of a token in
     its sequence, and the bounds of that sequence in the row. A tail token t
-    gets 0, t, t + 1.
+    gets 0, t, t + 1. With ``segment_starts`` a fourth, the result of ``token_types``.
     """
     owner, own = _owners(cu_seqlens, num_sequences, num_tokens)
     tokens = torch.arange(num_tokens, device=cu_seqlens.device)
     starts = torch.where(own, cu_seqlens[owner], tokens)
     ends = torch.where(own, cu_seqlens[(owner + 1).clamp(max=len(cu_seqlens) - 1)], tokens + 1)
-    fresh = (tokens - starts).int(), starts.int(), ends.int()
+    fresh: tuple[Tensor, ...] = (tokens - starts).int(), starts.int(), ends.int()
+    if segment_starts is not None:
+        kinds = token_types(cu_seqlens, num_sequences, segment_starts, num_tokens)
+        fresh = *fresh, kinds
     if out is None:
         return fresh
     for target, value in zip(out, fresh, strict=True):
@@ -176,6 +180,44 @@ def linear_activation(
     """activation(x weight^T + bias): x (rows, D), weight (F, D), bias (F,) to (rows, F)."""
     function = ACTIVATIONS[activation]
     return _into(function(F.linear(x, weight, bias).float()).to(x.dtype), out)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """x weight^T + bias: x (rows, D), weight (F, D), bias (F,) or None to (rows, F)."""
+    return _into(F.linear(x, weight, bias), out)
+
+
+def linear_residual_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """LayerNorm(x weight^T + bias + residual): x (rows, F), weight (D, F), the rest of width D.
+
+    ``out`` may be residual.
+    """
+    product = F.linear(x, weight)
+    return residual_layer_norm(product, bias, residual, gamma, beta, eps, out=out)
+
+
+def head_layer(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    activation: str | None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """activation(x weight^T + bias) in float32, or without activation: float32 (N, F).
+
+    x (N, D) in any type, weight (F, D) and bias (F,) float32.
+    """
+    y = F.linear(x.float(), weight, bias)
+    return _into(y if activation is None else ACTIVATIONS[activation](y), out)
 
 
 def packed_attention(

@@ -54,6 +54,21 @@ class ProductTile:
     group: int = 8
 
 
+@dataclass(frozen=True, slots=True)
+class FewRowsTile:
+    """Rows x columns of a product of few rows, ``depth`` at a step of the sum.
+
+    The sum is parted among ``parts`` programs where their results are added later.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    parts: int
+    num_warps: int
+    num_stages: int
+
+
 HOPPER = 9
 
 # Safe on every GPU from compute capability 8.0. Half types.
@@ -96,12 +111,43 @@ def linear_activation(
     return next(tile for most, tile in LINEAR_ACTIVATION_HOPPER if size <= most)
 
 
+FEW_ROWS = 64
+"""Rows up to which weights, and not operations, are what a dense layer costs."""
+FEW_ROWS_PROGRAMS = 144
+"""About the programs of one product: one on each multiprocessor, and some with two."""
+PREFETCH = True
+"""Whether weights are fetched into L2 while a kernel waits for the one before it."""
+
+
+def few_rows(
+    use: str, dtype: torch.dtype, rows: int, width: int, hidden: int, generation: int
+) -> FewRowsTile | None:
+    """The tile of (rows, hidden) times (hidden, width); None where the library's is used.
+
+    use  linear, activation, or norm: its sum may be parted
+    """
+    if generation != HOPPER or dtype == torch.float32 or rows > FEW_ROWS:
+        return None
+    height = min(64, max(16, 1 << (rows - 1).bit_length()))
+    if use != "norm":
+        return FewRowsTile(height, 16 if width <= 16 * FEW_ROWS_PROGRAMS else 32, 128, 1, 4, 4)
+    columns, depth = 32, 128
+    parts = round(FEW_ROWS_PROGRAMS / math.ceil(width / columns))
+    parts = min(math.ceil(hidden / depth), max(1, parts))
+    return FewRowsTile(height, columns, depth, parts, 4, 4)
+
+
+ADD_RESIDUAL_NORM_WARPS = 4
+
 # One H200; all of these move memory, and other GPUs differ little in how they like that done.
 CLS_ATTENTION = Tile(1, 16, 1, 3)
 BIAS_ACTIVATION = Tile(1, 1024, 4)
 MEAN_POOL = Tile(32, 64, 1, 3)
 EXPAND = Tile(1, 256, 4)
 GATHER = Tile(4, 1024, 4)
+HEAD = Tile(8, 256, 4)
+HEAD_MOST_ROWS = 8
+"""Sequences up to which a head's layers are products of a matrix and a vector."""
 
 
 @cache
@@ -119,3 +165,9 @@ def generation(device: torch.device) -> int:
     if device.type != "cuda":
         return 8
     return torch.cuda.get_device_capability(device)[0]
+
+
+@cache
+def overlaps(device: torch.device) -> bool:
+    """Whether a kernel may start before its predecessor has ended; see ``overlap``."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

@@ -92,7 +92,9 @@ class Backend(Protocol):
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
         """x W^T + b: (rows, in) to (rows, out)."""
 
-    def dense_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
+    def dense_activation(
+        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
+    ) -> Tensor:
         """activation(x W^T + b): (rows, D) to (rows, F)."""
 
     def dense_residual_norm(
@@ -106,7 +108,12 @@ class Backend(Protocol):
         """LayerNorm(x W^T + b + residual): (rows, in) and (rows, D) to (rows, D)."""
 
     def attention(
-        self, qkv: Tensor, layout: Layout, num_heads: int, score_bias: Tensor | None = None
+        self,
+        qkv: Tensor,
+        layout: Layout,
+        num_heads: int,
+        score_bias: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Block-diagonal attention of every token: (T, 3 D) to (T, D)."""
 

@@ -41,8 +41,10 @@ class CpuBackend:
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
         return _placed(F.linear(x, layer.weight, layer.bias), out)
 
-    def dense_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
-        return ACTIVATIONS[activation](F.linear(x, layer.weight, layer.bias))
+    def dense_activation(
+        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
+    ) -> Tensor:
+        return _placed(ACTIVATIONS[activation](F.linear(x, layer.weight, layer.bias)), out)
 
     def dense_residual_norm(
         self,
@@ -55,11 +57,16 @@ class CpuBackend:
         return _placed(_norm(F.linear(x, layer.weight, layer.bias).add_(residual), norm), out)
 
     def attention(
-        self, qkv: Tensor, layout: Layout, num_heads: int, score_bias: Tensor | None = None
+        self,
+        qkv: Tensor,
+        layout: Layout,
+        num_heads: int,
+        score_bias: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         width = qkv.shape[1] // 3
         head = width // num_heads
-        attended = qkv.new_empty(qkv.shape[0], width)
+        attended = qkv.new_empty(qkv.shape[0], width) if out is None else out
         for start, count, length in layout.runs:
             block = slice(start, start + count * length)
             q, k, v = qkv[block].view(count, length, 3, num_heads, head).permute(2, 0, 3, 1, 4)

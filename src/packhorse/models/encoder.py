@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from packhorse.models.backend import Backend, Dense, EmbeddingTables, Layout, Norm
@@ -21,6 +22,55 @@ from packhorse.models.heads import ClassificationHead
 
 TrunkOutput = tuple[Tensor, Tensor | None]
 """Hidden states (T, D), and the last layer's keys and values (T, 2 D) if it reads first tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrunkBuffers:
+    """Memory for a trunk of up to T tokens, taken once: every layer uses it in turn.
+
+    hidden     (T, D): a layer's input and, once that is read, its output
+    key_value  (T, 2 D): what the trunk hands to the tail besides
+    projected  (T, D): the hidden states between attention and feed-forward
+    attended   (T D,): what attention gives; embeddings before they are projected
+    wide       (T max(3 D, F),): queries, keys and values; then the inner activations
+    """
+
+    hidden: Tensor
+    key_value: Tensor
+    projected: Tensor
+    attended: Tensor
+    wide: Tensor
+
+    @classmethod
+    def allocate(cls, model: PackedEncoder, tokens: int) -> TrunkBuffers:
+        """Zeros for ``tokens`` tokens, of the model's type and on its device."""
+        word, width, inner = model.embeddings.word, model.hidden_size, model.intermediate_size
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=word.dtype, device=word.device)
+
+        return cls(
+            hidden=zeros(tokens, width),
+            key_value=zeros(tokens, 2 * width),
+            projected=zeros(tokens, width),
+            attended=zeros(tokens * width),
+            wide=zeros(tokens * max(3 * width, inner)),
+        )
+
+    def first(self, tokens: int) -> TrunkBuffers:
+        """The same memory for a shorter row."""
+        return TrunkBuffers(
+            self.hidden[:tokens],
+            self.key_value[:tokens],
+            self.projected[:tokens],
+            self.attended,
+            self.wide,
+        )
+
+
+def _shaped(memory: Tensor | None, rows: int, columns: int) -> Tensor | None:
+    """The start of flat memory as (rows, columns); None stays None."""
+    return None if memory is None else memory[: rows * columns].view(rows, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +109,45 @@ class PackedEncoder:
     projection: Dense | None = None
     score_bias: Tensor | None = None
 
+    @property
+    def hidden_size(self) -> int:
+        """D."""
+        return self.layers[0].attention_norm.gamma.shape[0]
+
+    @property
+    def intermediate_size(self) -> int:
+        """F."""
+        bias = self.layers[0].mlp_in.bias
+        assert bias is not None
+        return bias.shape[0]
+
     def trunk(
-        self, input_ids: Tensor, layout: Layout, out: TrunkOutput | None = None
+        self, input_ids: Tensor, layout: Layout, buffers: TrunkBuffers | None = None
     ) -> TrunkOutput:
         """Hidden states (T, D) before the last layer, and its keys and values (T, 2 D).
 
         Without ``first_token_only`` the last layer runs whole, and there are
-        no keys and values to hand on. ``out`` are buffers for both.
+        no keys and values to hand on. With ``buffers`` for T tokens nothing is
+        allocated, and the result is in them.
         """
-        hidden_out, key_value_out = (None, None) if out is None else out
-        whole = self.layers[:-1] if self.first_token_only else self.layers
-        hidden = self.backend.embed(
-            self.embeddings, input_ids, layout, out=hidden_out if self._ends_at_embedding else None
-        )
-        if self.projection is not None:
-            hidden = self.backend.dense(hidden, self.projection, out=None if whole else hidden_out)
-        for layer in whole:
-            hidden = self._layer(
-                layer, hidden, layout, out=hidden_out if layer is whole[-1] else None
-            )
+        hidden = self._embedded(input_ids, layout, buffers)
+        for layer in self.layers[:-1] if self.first_token_only else self.layers:
+            hidden = self._layer(layer, hidden, layout, buffers)
         if not self.first_token_only:
             return hidden, None
         key_value = self.layers[-1].key_value
         assert key_value is not None
-        return hidden, self.backend.dense(hidden, key_value, out=key_value_out)
+        out = None if buffers is None else buffers.key_value
+        return hidden, self.backend.dense(hidden, key_value, out=out)
 
-    @property
-    def _ends_at_embedding(self) -> bool:
-        """Whether the trunk is the embeddings alone: one layer, and that computed in the tail."""
-        return self.first_token_only and len(self.layers) == 1 and self.projection is None
+    def _embedded(self, input_ids: Tensor, layout: Layout, buffers: TrunkBuffers | None) -> Tensor:
+        hidden = None if buffers is None else buffers.hidden
+        if self.projection is None:
+            return self.backend.embed(self.embeddings, input_ids, layout, out=hidden)
+        attended = None if buffers is None else buffers.attended
+        narrow = _shaped(attended, input_ids.shape[0], self.embeddings.word.shape[1])
+        embedded = self.backend.embed(self.embeddings, input_ids, layout, out=narrow)
+        return self.backend.dense(embedded, self.projection, out=hidden)
 
     def tail(self, hidden: Tensor, key_value: Tensor | None, layout: Layout) -> Tensor:
         """Logits, float32 (N, labels)."""
@@ -100,21 +160,17 @@ class PackedEncoder:
         """Logits, float32 (N, labels), of a packed row of int32 ids (T,)."""
         return self.tail(*self.trunk(input_ids, layout), layout)
 
-    # In the three functions below no large intermediate outlives its last use: the memory of the
-    # queries, keys and values is that of the inner activations a moment later.
-
     def _layer(
-        self, layer: EncoderLayer, hidden: Tensor, layout: Layout, out: Tensor | None
+        self, layer: EncoderLayer, hidden: Tensor, layout: Layout, buffers: TrunkBuffers | None
     ) -> Tensor:
         assert layer.qkv is not None
-        return self._after_attention(
-            layer,
-            self.backend.attention(
-                self.backend.dense(hidden, layer.qkv), layout, self.num_heads, self.score_bias
-            ),
-            hidden,
-            out,
+        tokens, width = hidden.shape
+        wide, attended = (None, None) if buffers is None else (buffers.wide, buffers.attended)
+        qkv = self.backend.dense(hidden, layer.qkv, out=_shaped(wide, tokens, 3 * width))
+        attended = self.backend.attention(
+            qkv, layout, self.num_heads, self.score_bias, out=_shaped(attended, tokens, width)
         )
+        return self._after_attention(layer, attended, hidden, buffers)
 
     def _last_layer(self, first: Tensor, key_value: Tensor, layout: Layout) -> Tensor:
         layer = self.layers[-1]
@@ -126,13 +182,26 @@ class PackedEncoder:
         return self._after_attention(layer, attended, first, None)
 
     def _after_attention(
-        self, layer: EncoderLayer, attended: Tensor, residual: Tensor, out: Tensor | None
+        self,
+        layer: EncoderLayer,
+        attended: Tensor,
+        residual: Tensor,
+        buffers: TrunkBuffers | None,
     ) -> Tensor:
-        hidden = self.backend.dense_residual_norm(
-            attended, layer.attention_output, residual, layer.attention_norm
+        projected, hidden, wide = (
+            (None, None, None)
+            if buffers is None
+            else (buffers.projected, buffers.hidden, buffers.wide)
         )
-        del attended
-        inner = self.backend.dense_activation(hidden, layer.mlp_in, self.activation)
+        projected = self.backend.dense_residual_norm(
+            attended, layer.attention_output, residual, layer.attention_norm, out=projected
+        )
+        inner = self.backend.dense_activation(
+            projected,
+            layer.mlp_in,
+            self.activation,
+            out=_shaped(wide, residual.shape[0], self.intermediate_size),
+        )
         return self.backend.dense_residual_norm(
-            inner, layer.mlp_out, hidden, layer.mlp_norm, out=out
+            inner, layer.mlp_out, projected, layer.mlp_norm, out=hidden
         )

@@ -46,9 +46,11 @@ class KernelBackend:
             return F.linear(x, layer.weight, layer.bias)
         return torch.addmm(layer.bias, x, layer.weight.t(), out=out)
 
-    def dense_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
+    def dense_activation(
+        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
+    ) -> Tensor:
         assert layer.bias is not None
-        return self._kernels.linear_activation(x, layer.weight, layer.bias, activation)
+        return self._kernels.linear_activation(x, layer.weight, layer.bias, activation, out=out)
 
     def dense_residual_norm(
         self,
@@ -58,7 +60,7 @@ class KernelBackend:
         norm: Norm,
         out: Tensor | None = None,
     ) -> Tensor:
-        product = torch.mm(x, layer.weight.t())
+        product = torch.mm(x, layer.weight.t(), out=out)
         return self._kernels.residual_layer_norm(
             product,
             layer.bias,
@@ -66,14 +68,19 @@ class KernelBackend:
             norm.gamma,
             norm.beta,
             norm.eps,
-            out=product if out is None else out,
+            out=product,
         )
 
     def attention(
-        self, qkv: Tensor, layout: Layout, num_heads: int, score_bias: Tensor | None = None
+        self,
+        qkv: Tensor,
+        layout: Layout,
+        num_heads: int,
+        score_bias: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         return self._kernels.packed_attention(
-            qkv, layout.starts, layout.ends, num_heads, score_bias=score_bias
+            qkv, layout.starts, layout.ends, num_heads, score_bias=score_bias, out=out
         )
 
     def cls_attention(

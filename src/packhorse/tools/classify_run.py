@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import packhorse
 from packhorse.checkpoint import Checkpoint, load_checkpoint
-from packhorse.config import Config, resolve
+from packhorse.config import AUTO, Config, resolve
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.tools.bad_row_log import BadRowLog
@@ -240,11 +240,12 @@ def _load(config: Config, checkpoint: Checkpoint) -> Encoder:
     """The library's encoder: importing it imports torch."""
     from packhorse import Encoder
 
+    budget = config.engine.max_batch_tokens
     return Encoder(
         checkpoint.folder,
         device=config.model.device,
         dtype=config.model.dtype,
         tokenizer=config.model.tokenizer,
         threads=int(config.engine.threads),
-        max_batch_tokens=int(config.engine.max_batch_tokens),
+        max_batch_tokens=None if budget == AUTO else int(budget),
     )

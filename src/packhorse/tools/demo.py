@@ -72,6 +72,7 @@ def report(tallies: dict[str, Tally], size: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the accuracy on the held-out reviews, per source, and the folder's size."""
     parser = argparse.ArgumentParser(prog="python -m packhorse.tools.demo", description=__doc__)
     parser.add_argument("reviews", nargs="?", type=Path, default=REVIEWS)
     parser.add_argument("--model", type=Path, default=DEMO_MODEL, metavar="FOLDER")

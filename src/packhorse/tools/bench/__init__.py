@@ -16,7 +16,9 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The subcommands and their arguments."""
-    benches = parser.add_subparsers(dest="bench", metavar="bench", required=True)
+    benches = parser.add_subparsers(
+        dest="bench", metavar="BENCH", required=True, help="what to measure"
+    )
     ladder = benches.add_parser("ladder", help="every rung, interleaved", description=__doc__)
     add_ladder_arguments(ladder)
     gpu = benches.add_parser("gpu", help="the GPU by itself", description=__doc__)

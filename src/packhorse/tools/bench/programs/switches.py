@@ -47,7 +47,7 @@ def resolved(place: Place, off: Collection[str] = ()) -> Config:
             dtype=place.dtype,
             tokenizer="tokenizers" if FAST_TOKENIZER in off else "auto",
         ),
-        EngineOptions(threads=place.threads),
+        EngineOptions(threads=place.threads, without=tuple(off)),
     )
     return resolve(config, detect())
 
@@ -75,7 +75,8 @@ def load_runners(
         dtype=getattr(torch, place.dtype),
         first_token_only=FIRST_TOKEN_ONLY not in off,
     )
-    tokens = max_tokens or int(config.engine.max_batch_tokens)
+    budget = config.engine.max_batch_tokens
+    tokens = max_tokens or (16384 if budget == "auto" else int(budget))
     sequences = int(config.engine.max_batch_requests)
     if place.device == "cpu":
         torch.set_num_threads(place.threads)
@@ -102,6 +103,7 @@ def load_runners(
             max_tokens=tokens,
             max_sequences=sequences,
             graphs=GRAPHS not in off and kernels.name == "triton",
+            overlap=OVERLAP not in off,
         )
         for _ in range(count)
     ]
