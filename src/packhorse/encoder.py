@@ -25,9 +25,10 @@ from packhorse.safe_cuts import Direction
 from packhorse.tokenizer import Tokenizer
 from packhorse.tokenizer_backends import BackendChoice
 
-FIRST_TEXTS, MOST_TEXTS = 256, 4096
+FIRST_TEXTS, MOST_TEXTS = 2048, 8192
 """How many texts are tokenised before the engine gets them. The first piece is small, so that the
-device begins soon; each next one is twice as large, and is tokenised while the device works."""
+device begins soon, yet fills a GPU's batch; each next one is twice as large, and is tokenised while
+the device works."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,22 +25,24 @@ SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 FLOAT32_TOO = {80, 90}
 EVERYWHERE = {
     "_expand", "_token_types", "_embedding_layer_norm", "_layer_norm", "_bias_activation",
-    "_packed_attention", "_cls_attention", "_first_token_pool", "_mean_pool",
+    "_packed_attention", "_cls_attention", "_first_token_pool", "_mean_pool", "_head_layer",
 }  # fmt: skip
-ON_SOME = {90: {"_linear_activation"}}
+ON_SOME = {90: {"_linear_activation", "_few_rows", "_add_residual_norm"}}
+OVERLAPPING = {90, 100, 120}
+"""Where a kernel may start before its predecessor has ended."""
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """For each GPU: (kernel, dtype, bytes of shared memory, bytes of machine code)."""
+    """For each GPU: (kernel, dtype, bytes of shared memory, of machine code, whether it waits)."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     environment.pop("TRITON_INTERPRET", None)
     lines = subprocess.run(
         [sys.executable, __file__], env=environment, check=True, stdout=subprocess.PIPE, text=True
     ).stdout.splitlines()
     found = {capability: [] for capability in CAPABILITIES}
-    for capability, name, dtype, shared, code in map(str.split, lines):
-        found[int(capability)].append((name, dtype, int(shared), int(code)))
+    for capability, name, dtype, *numbers in map(str.split, lines):
+        found[int(capability)].append((name, dtype, *map(int, numbers)))
     return found
 
 
@@ -48,8 +50,9 @@ def compiled(tmp_path_factory):
 def test_every_kernel_compiles(capability, compiled):
     found = compiled[capability]
     assert {name for name, *_ in found} == EVERYWHERE | ON_SOME.get(capability, set())
-    assert all(code > 0 for *_, code in found)
-    assert max(shared for *_, shared, _ in found) <= SHARED_MEMORY[capability] * 1024
+    assert all(code > 0 for *_, code, _ in found)
+    assert all(waits == (capability in OVERLAPPING) for *_, waits in found)
+    assert max(shared for *_, shared, _, _ in found) <= SHARED_MEMORY[capability] * 1024
     # float32 multiplied as such takes long to compile: the oldest and the measured GPU do.
     assert (("_packed_attention", "torch.float32") in {f[:2] for f in found}) == (
         capability in FLOAT32_TOO
@@ -90,16 +93,22 @@ def compile_launch(capability: int, dtype: torch.dtype) -> Any:
             target=GPUTarget("cuda", capability, 32),
             options=options,
         )
-        print(capability, fn.__name__, dtype, built.metadata.shared, len(built.asm["cubin"]))
+        # A kernel that starts early and does not wait would be a race.
+        waits = int("griddepcontrol.wait" in built.asm["ptx"])
+        assert waits == built.metadata.launch_pdl
+        size = len(built.asm["cubin"])
+        print(capability, fn.__name__, dtype, built.metadata.shared, size, waits)
 
     return run
 
 
 def launch_all(dtype: torch.dtype) -> None:
-    from packhorse.kernels import attention, embedding, layer_norm, layout, mlp, pooling
+    from packhorse.kernels import (
+        attention, embedding, few_rows, head, layer_norm, layout, mlp, pooling, tiles,
+    )  # fmt: skip
 
-    heads, head, tokens = 12, 64, 64
-    width = heads * head
+    heads, size, tokens = 12, 64, 64
+    width = heads * size
     ids = torch.zeros(tokens, dtype=torch.int32)
     states, vector = torch.zeros(tokens, width, dtype=dtype), torch.zeros(width, dtype=dtype)
     bounds, one = torch.zeros(5, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
@@ -109,8 +118,17 @@ def launch_all(dtype: torch.dtype) -> None:
     attention.cls_attention(states[:4], torch.zeros(tokens, 2 * width, dtype=dtype), bounds, heads)
     layer_norm.residual_layer_norm(states, vector, states, vector, vector, 1e-12)
     mlp.bias_activation(states, vector, "gelu")
-    mlp.linear_activation(states, torch.zeros(width, width, dtype=dtype), vector, "gelu")
+    square = torch.zeros(width, width, dtype=dtype)
+    for rows in (1, 30, 64, 200):
+        x = torch.zeros(rows, width, dtype=dtype)
+        mlp.linear_activation(x, square, vector, "gelu")
+        if tiles.few_rows("norm", dtype, rows, width, width, tiles.generation(x.device)):
+            few_rows.linear(x, square, vector)
+            few_rows.linear_residual_norm(x, square, vector, x, vector, vector, 1e-12)
+    for x in (states[:1], vector[None].float()):
+        head.head_layer(x, square.float(), vector.float(), "tanh")
     layout.expand(bounds, one, tokens)
+    layout.expand(bounds, one, tokens, segment_starts=ids[:4])
     layout.token_types(bounds, one, ids[:4], tokens)
     embedding.embedding_layer_norm(ids, ids, ids, states, states, states, vector, vector, 1e-12)
     pooling.first_token_pool(states, bounds)
@@ -124,6 +142,7 @@ def main() -> None:
 
     for capability in CAPABILITIES:
         tiles.generation = lambda device, capability=capability: capability // 10
+        tiles.overlaps = lambda device, capability=capability: capability in OVERLAPPING
         for dtype in (torch.float16, torch.float32):
             triton.runtime.jit.JITFunction.run = compile_launch(capability, dtype)
             if dtype == torch.float16 or capability in FLOAT32_TOO:

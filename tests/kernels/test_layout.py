@@ -67,3 +67,16 @@ def test_token_types_turn_to_one_where_segment_b_starts(device):
         got = module.token_types(bounds, count.to(device), segments, len(wanted))
         assert got.dtype == torch.int32
         assert got.cpu().tolist() == wanted
+        *bounds_and_ends, together = module.expand(
+            bounds, count.to(device), len(wanted), segment_starts=segments
+        )
+        assert torch.equal(together, got)
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                bounds_and_ends, module.expand(bounds, count.to(device), len(wanted)), strict=True
+            )
+        )
+        out = tuple(torch.full_like(got, -1) for _ in range(4))
+        assert module.expand(bounds, count.to(device), 317, out, segments) is out
+        assert torch.equal(out[3], got)

@@ -197,7 +197,13 @@ def test_every_setting_can_be_given_as_a_flag(monkeypatch: pytest.MonkeyPatch) -
     for _, field in options():
         for variable in variables_of(field):
             monkeypatch.delenv(variable, raising=False)
-    values = {"device": "cpu", "hostname": "::1", "hf_token": "t", "log_level": "error", "without": "graphs"}
+    values = {
+        "device": "cpu",
+        "hostname": "::1",
+        "hf_token": "t",
+        "log_level": "error",
+        "without": "graphs",
+    }
     for section, field in options():
         choices = field.metadata["choices"]
         text = values.get(field.name) or (choices[-1] if choices else "1")

@@ -34,5 +34,16 @@ def test_bounds_hold_before_and_after_learning() -> None:
     cost = CostModel()
     assert cost.predict(100) == 0
     assert cost.tokens_within(0.05, 4096) == 4096
-    cost.observe(100, 10.0)
+    for tokens in (100, 200, 400):
+        cost.observe(tokens, tokens / 10)
     assert cost.tokens_within(0.05, 4096) == 1
+
+
+def test_small_batches_that_were_slow_once_grow_again() -> None:
+    cost, budget = CostModel(), 0
+    for _ in range(60):
+        cost.observe(21, 0.045)  # a busy moment: all but 2 ms of it had nothing to do with size
+    for _ in range(60):
+        budget = cost.tokens_within(0.05, 4096)
+        cost.observe(budget, 0.002 + 1e-4 * budget)
+    assert budget > 300

@@ -35,19 +35,32 @@ class CostModel:
         return fixed + per_token * num_tokens
 
     def tokens_within(self, seconds: float, most: int) -> int:
-        """The largest batch predicted to stay within ``seconds``, from 1 to ``most`` tokens."""
+        """The largest batch predicted to stay within ``seconds``, from 1 to ``most`` tokens.
+
+        While all batches had about one size, nobody knows what of their time
+        was fixed: then it is at least half as much again as that size, so that
+        small batches can grow until the line is known.
+        """
         fixed, per_token = self._line()
         if per_token <= 0:
             return most
-        return int(max(1, min(most, (seconds - fixed) / per_token)))
+        tokens = (seconds - fixed) / per_token
+        if not self._varied():
+            tokens = max(tokens, 1.5 * self._t / self._weight + 16)
+        return int(max(1, min(most, tokens)))
+
+    def _varied(self) -> bool:
+        """Whether batches differed enough in size to tell fixed from growing cost."""
+        mean = self._t / self._weight
+        return self._tt / self._weight - mean * mean > 1e-2 * mean * mean
 
     def _line(self) -> tuple[float, float]:
         """(fixed, per_token), both at least 0; through the origin while sizes do not vary."""
         if not self._weight:
             return 0.0, 0.0
         mean_t, mean_s = self._t / self._weight, self._s / self._weight
-        variance = self._tt / self._weight - mean_t * mean_t
-        if variance > 1e-4 * mean_t * mean_t:
+        if self._varied():
+            variance = self._tt / self._weight - mean_t * mean_t
             per_token = (self._ts / self._weight - mean_t * mean_s) / variance
             fixed = mean_s - per_token * mean_t
             if per_token > 0 and fixed >= 0:

@@ -24,6 +24,9 @@ from packhorse.models.encoder import PackedEncoder, TrunkBuffers
 
 logger = logging.getLogger(__name__)
 
+SPARE_BYTES = 16 << 20
+"""How much unused memory is left to the allocator between captures."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceBuffers:
@@ -129,6 +132,7 @@ class ForwardGraphs:
         started = time.monotonic()
         for tokens in reversed(self.token_buckets):
             self._trunks[tokens] = self._captured(partial(self._trunk, tokens))
+        torch.cuda.empty_cache()
         for sequences in reversed(self.sequence_buckets):
             self._tails[sequences] = self._captured(partial(self._tail, sequences))
         logger.info(
@@ -154,6 +158,8 @@ class ForwardGraphs:
     def _captured(self, forward: Callable[[], None]) -> torch.cuda.CUDAGraph:
         with torch.cuda.stream(self._stream):
             forward()  # compiles kernels and lets cuBLAS choose, which a capture may not
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE_BYTES:
+            torch.cuda.empty_cache()  # what that run held, the capture would take once more
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             forward()

@@ -108,7 +108,8 @@ def product(
 def _tile(use: str, x: Tensor, weight: Tensor) -> tiles.FewRowsTile | None:
     if x.stride(1) != 1 or not weight.is_contiguous():
         return None
-    return tiles.few_rows(use, x.dtype, len(x), *weight.shape, tiles.generation(x.device))
+    width, hidden = weight.shape
+    return tiles.few_rows(use, x.dtype, len(x), width, hidden, tiles.generation(x.device))
 
 
 def _launch(

@@ -18,6 +18,7 @@ from packhorse.kernels.activation import KINDS, activate
 from packhorse.kernels.few_rows import product
 from packhorse.kernels.overlap import follow
 
+
 def bias_activation(
     x: Tensor, bias: Tensor | None, activation: str, out: Tensor | None = None
 ) -> Tensor:
