@@ -182,7 +182,7 @@ class ServerOptions:
         tei=True,
     )
     max_client_batch_size: int = option(
-        32768, "Most inputs in one request; more are refused with 422.", _positive, tei=True
+        16384, "Most inputs in one request; more are refused with 422.", _positive, tei=True
     )
     auto_truncate: bool = option(
         True, "Cut inputs that are too long unless a request says otherwise.", _boolean, tei=True

@@ -104,7 +104,15 @@ def compile_launch(capability: int, dtype: torch.dtype) -> Any:
 
 def launch_all(dtype: torch.dtype) -> None:
     from packhorse.kernels import (
-        attention, embedding, few_rows, head, layer_norm, layout, mlp, pooling, tiles,
+        attention,
+        embedding,
+        few_rows,
+        head,
+        layer_norm,
+        layout,
+        mlp,
+        pooling,
+        tiles,
     )  # fmt: skip
 
     heads, size, tokens = 12, 64, 64
