@@ -103,6 +103,7 @@ class Engine:
         for batch in self._runner.warm_up_batches():
             launched = self._runner.launch(batch)
             self._cost.observe(batch.num_tokens, launched.output().seconds)
+        self.info |= self.memory()
 
     def cancel(self, tickets: NDArray[np.uint64]) -> None:
         """Drop what still waits of these requests; no answer is given for it."""
