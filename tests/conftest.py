@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Before anything imports Triton: its functions are decorated for the interpreter then.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Tests never ask the hub, whatever they load; those of the hub's client name a local server.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -32,16 +37,9 @@ def long_seconds(request: pytest.FixtureRequest) -> float:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
