@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ import torch
 if not torch.cuda.is_available():
     # Before anything imports Triton: its functions are decorated for the interpreter then.
     os.environ["TRITON_INTERPRET"] = "1"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts us in the background says so; the programs under test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests never ask the hub, whatever they load; those of the hub's client name a local server.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
