@@ -189,12 +189,13 @@ def test_a_row_beyond_32_bit_addresses(ops):
 
 def test_no_length_of_row_compiles_anew(ops):
     """Neither T = 1 nor a T that 16 does not divide may compile while serving."""
-    from packhorse.kernels import attention, embedding, layer_norm, layout, mlp
+    from packhorse.kernels import attention, embedding, few_rows, layer_norm, layout, mlp
 
     compiled = [
         attention._packed_attention, embedding._embedding_layer_norm, layer_norm._layer_norm,
-        layout._expand, mlp._bias_activation,
+        layout._expand, mlp._bias_activation, few_rows._few_rows, few_rows._add_residual_norm,
     ]  # fmt: skip
+    square = draw(64, 64, dtype=torch.float16)
 
     def run(tokens):
         bounds, count = bounds_of([tokens]), torch.ones(1, dtype=torch.int32, device="cuda")
@@ -204,12 +205,92 @@ def test_no_length_of_row_compiles_anew(ops):
         ops.packed_attention(draw(tokens, 192, dtype=torch.float16), starts, ends, 2)
         ops.residual_layer_norm(x, v, x, v, v, 1e-12)
         ops.bias_activation(x, v, "gelu")
+        ops.linear(x, square, v)
+        ops.linear_residual_norm(x, square, v, x, v, v, 1e-12)
 
     def versions():
         return [len(f.device_caches[torch.cuda.current_device()][0]) for f in compiled]
 
-    run(64)
+    for tokens in (16, 32, 64, 128):  # each has tiles of its own
+        run(tokens)
     before = versions()
-    for tokens in (1, 2, 15, 17, 128, 1000):
+    for tokens in (1, 2, 15, 17, 47, 65, 1000):
         run(tokens)
     assert versions() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("hidden", "width"), [(768, 768), (768, 2304), (3072, 768), (312, 1248), (1248, 312), (200, 40)]
+)
+def test_products_of_few_rows(ops, hidden, width, dtype):
+    eps = torch.finfo(dtype).eps
+    for rows in (1, 2, 16, 17, 33, 48, 63, 64, 65, 130):
+        x, residual = draw(rows, hidden, dtype=dtype), draw(rows, width, dtype=dtype)
+        weight = draw(width, hidden, dtype=dtype) / hidden**0.5
+        bias, gamma, beta = (draw(width, dtype=dtype) for _ in range(3))
+        h = x.double() @ weight.double().t() + bias.double()
+        out = torch.full((rows, width), torch.nan, dtype=dtype, device="cuda")
+        assert (ops.linear(x, weight, bias, out=out).double() - h).abs().max() < 4 * eps
+        gelu = torch.nn.functional.gelu(h)
+        out.fill_(torch.nan)
+        got = ops.linear_activation(x, weight, bias, "gelu", out=out)
+        assert (got.double() - gelu).abs().max() < 5 * eps
+        summed = h + residual.double()
+        normal = torch.nn.functional.layer_norm(
+            summed, (width,), gamma.double(), beta.double(), 1e-6
+        )
+        out.fill_(torch.nan)
+        got = ops.linear_residual_norm(x, weight, bias, residual, gamma, beta, 1e-6, out=out)
+        assert (got.double() - normal).abs().max() < 10 * eps
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 9])
+def test_head_layers(ops, count):
+    x, weight = draw(count, 768, dtype=torch.float16), draw(768, 768, dtype=torch.float32) / 28
+    bias = draw(768, dtype=torch.float32)
+    wanted = (x.double() @ weight.double().t() + bias.double()).tanh()
+    got = ops.head_layer(x, weight, bias, "tanh")
+    assert (got.double() - wanted).abs().max() < 1e-5
+    labels = torch.full((count, 3), torch.nan, device="cuda")
+    ops.head_layer(got, weight[:3], bias[:3], None, out=labels)
+    wanted = got.double() @ weight[:3].double().t() + bias[:3].double()
+    assert (labels.double() - wanted).abs().max() < 1e-5
+
+
+def test_kernels_that_overlap_wait_for_each_other(ops):
+    """A chain in which each launch needs the one before it: every replay gives the same bits."""
+    width, wide, rows = 768, 3072, 48
+    vector, bias = draw(width, dtype=torch.float16), draw(wide, dtype=torch.float16)
+    layers = [
+        (draw(wide, width, dtype=torch.float16) / 28, draw(width, wide, dtype=torch.float16) / 55)
+        for _ in range(6)
+    ]
+    start = torch.empty(rows, width, dtype=torch.float16, device="cuda")
+
+    def forward():
+        x = start
+        for up, down in layers:
+            inner = ops.linear_activation(x, up, bias, "gelu")
+            x = ops.linear_residual_norm(inner, down, vector, x, vector, vector, 1e-12)
+        return x
+
+    start.copy_(draw(rows, width, dtype=torch.float16))
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        forward()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = forward()
+    for _ in range(20):
+        start.copy_(draw(rows, width, dtype=torch.float16))
+        graph.replay()
+        first = result.clone()
+        assert first.isfinite().all()
+        torch.cuda.synchronize()
+        assert torch.equal(forward(), first)
+        for _ in range(20):
+            result.fill_(torch.nan)
+            graph.replay()
+            assert torch.equal(result, first)

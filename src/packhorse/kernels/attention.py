@@ -59,7 +59,7 @@ def packed_attention(
     if out is None:
         out = torch.empty((tokens, hidden), dtype=qkv.dtype, device=qkv.device)
     block_head = max(16, triton.next_power_of_2(head))  # the matrix units take no less
-    tile = tiles.attention(qkv.dtype, block_head, tiles.generation(qkv.device))
+    tile = tiles.attention(qkv.dtype, block_head, tiles.generation(qkv.device), tokens)
     overlap = tiles.overlaps(qkv.device)
     _packed_attention[(triton.cdiv(tokens, tile.rows) * num_heads,)](
         qkv,

@@ -35,7 +35,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = 
     """
     tile = _tile("linear", x, weight)
     if tile is not None:
-        return product(x, weight, bias, None, tile, out)
+        return _product(x, weight, bias, None, tile, out)
     if bias is None:
         return torch.mm(x, weight.t(), out=out)
     if out is None:
@@ -90,7 +90,7 @@ def linear_residual_norm(
     return out
 
 
-def product(
+def _product(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,

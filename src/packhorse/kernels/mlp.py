@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from packhorse.kernels import tiles
 from packhorse.kernels.activation import KINDS, activate
-from packhorse.kernels.few_rows import product
+from packhorse.kernels.few_rows import _product
 from packhorse.kernels.overlap import follow
 
 
@@ -67,7 +67,7 @@ def linear_activation(
     width = weight.shape[0]
     few = tiles.few_rows("activation", x.dtype, rows, width, hidden, tiles.generation(x.device))
     if few is not None and x.stride(1) == 1 and weight.is_contiguous():
-        return product(x, weight, bias, kind, few, out)
+        return _product(x, weight, bias, kind, few, out)
     tile = tiles.linear_activation(x.dtype, rows, width, tiles.generation(x.device))
     if tile is None or not (_fits_copy_engine(x) and _fits_copy_engine(weight)):
         h = torch.mm(x, weight.t(), out=out)

@@ -70,6 +70,8 @@ class FewRowsTile:
 
 
 HOPPER = 9
+FEW_ROWS = 64
+"""Rows up to which weights, and not operations, are what a dense layer costs."""
 
 # Safe on every GPU from compute capability 8.0. Half types.
 ATTENTION = AttentionTile(64, 4, 32, 2, 32, 2)
@@ -83,12 +85,19 @@ ATTENTION_HOPPER = {
 }
 
 
-@cache
-def attention(dtype: torch.dtype, block_head: int, generation: int) -> AttentionTile:
+# One H200, 48 tokens, heads of 64: more programs, and one step over the keys of a short text.
+ATTENTION_FEW_ROWS = AttentionTile(32, 4, 64, 2, 64, 2)
+
+
+def attention(dtype: torch.dtype, block_head: int, generation: int, tokens: int) -> AttentionTile:
     """The tile of ``packed_attention`` for a head size padded to ``block_head``."""
     if dtype == torch.float32:
         return ATTENTION_FLOAT32
-    return ATTENTION_HOPPER.get(block_head, ATTENTION) if generation == HOPPER else ATTENTION
+    if generation != HOPPER:
+        return ATTENTION
+    if block_head == 64 and tokens <= FEW_ROWS:
+        return ATTENTION_FEW_ROWS
+    return ATTENTION_HOPPER.get(block_head, ATTENTION)
 
 
 # One H200 (132 multiprocessors), 768 to 3,072 columns, by how many tiles of 128 x 128 the
@@ -111,12 +120,23 @@ def linear_activation(
     return next(tile for most, tile in LINEAR_ACTIVATION_HOPPER if size <= most)
 
 
-FEW_ROWS = 64
-"""Rows up to which weights, and not operations, are what a dense layer costs."""
-FEW_ROWS_PROGRAMS = 144
-"""About the programs of one product: one on each multiprocessor, and some with two."""
 PREFETCH = True
 """Whether weights are fetched into L2 while a kernel waits for the one before it."""
+
+# One H200, ``benchmarks/latency.py --sweep`` at 48 rows. What counts is that a program asks for
+# all that it reads before it waits for any of it: steps in flight times depth is the inner
+# dimension, or its part of it. That matters more than how many programs there are.
+FEW_ROWS_HOPPER = {
+    "linear": (
+        (16, FewRowsTile(16, 16, 128, 1, 4, 6)),
+        (32, FewRowsTile(16, 32, 128, 1, 4, 6)),
+        (math.inf, FewRowsTile(64, 32, 128, 1, 4, 6)),
+    ),
+    "activation": (
+        (32, FewRowsTile(16, 32, 128, 1, 4, 6)),
+        (math.inf, FewRowsTile(16, 64, 128, 1, 4, 4)),
+    ),
+}
 
 
 def few_rows(
@@ -128,16 +148,15 @@ def few_rows(
     """
     if generation != HOPPER or dtype == torch.float32 or rows > FEW_ROWS:
         return None
-    height = min(64, max(16, 1 << (rows - 1).bit_length()))
     if use != "norm":
-        return FewRowsTile(height, 16 if width <= 16 * FEW_ROWS_PROGRAMS else 32, 128, 1, 4, 4)
-    columns, depth = 32, 128
-    parts = round(FEW_ROWS_PROGRAMS / math.ceil(width / columns))
-    parts = min(math.ceil(hidden / depth), max(1, parts))
-    return FewRowsTile(height, columns, depth, parts, 4, 4)
+        return next(tile for most, tile in FEW_ROWS_HOPPER[use] if rows <= most)
+    height = min(64, max(16, 1 << (rows - 1).bit_length()))
+    if hidden <= 1024:
+        return FewRowsTile(height, 32, 256, math.ceil(hidden / 256), 4, 2)
+    return FewRowsTile(height, 64, 128, math.ceil(hidden / 384), 4, 4)
 
 
-ADD_RESIDUAL_NORM_WARPS = 4
+ADD_RESIDUAL_NORM_WARPS = 8
 
 # One H200; all of these move memory, and other GPUs differ little in how they like that done.
 CLS_ATTENTION = Tile(1, 16, 1, 3)
