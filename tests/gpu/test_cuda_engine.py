@@ -25,8 +25,10 @@ from packhorse.models.backend import Norm
 from packhorse.models.encoder import PackedEncoder
 from packhorse.models.kernel_backend import KernelBackend
 from packhorse.request import Float32Array, Sequences, TextOrPair, bounds_of
+from packhorse.tools.demo import REVIEWS, judged_reviews
 from tests import tiny_checkpoints
-from tests.models.test_fidelity import SETTINGS, difference, pairs, texts
+from tests.models.test_families import VARIANTS
+from tests.models.test_fidelity import SETTINGS, difference, last_token_lost, pairs, texts
 
 pytestmark = pytest.mark.gpu
 
@@ -54,6 +56,13 @@ def test_every_head_size_equals_transformers(head: int) -> None:
         hidden_size=2 * head, heads=2, layers=3, initializer_range=SPREAD
     )
     assert gpu_difference(folder, [*texts(60), *pairs(20)]) < 1e-5
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_family_equals_transformers(variant: str) -> None:
+    family, options = VARIANTS[variant]
+    folder = tiny_checkpoints.shared(family, initializer_range=SPREAD, num_labels=3, **options)
+    assert gpu_difference(folder, [*texts(30)]) < 1e-5
 
 
 def reference_errors(folder: Path, inputs: list[str], dtype: torch.dtype) -> Float32Array:
@@ -85,8 +94,8 @@ def test_half_types_are_as_exact_as_transformers(dtype: str) -> None:
 
 
 def test_the_demo_model_gives_the_cpus_labels() -> None:
-    lines = Path("benchmarks/data/reviews.tsv").read_text(encoding="utf-8").splitlines()[1:4001]
-    inputs = [line.split("\t")[2] for line in lines]
+    inputs = [review.text for review in judged_reviews(REVIEWS)]
+    assert len(inputs) > 1000
     with Encoder(device="cpu", dtype="float32") as cpu, Encoder(device="cuda") as gpu:
         expected, got = cpu.predict_proba(inputs), gpu.predict_proba(inputs)
     differs = expected.argmax(1) != got.argmax(1)
@@ -97,12 +106,15 @@ def test_the_demo_model_gives_the_cpus_labels() -> None:
 
 
 def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
-    exact = mlp.bias_activation
+    dense_activation = KernelBackend.dense_activation
 
-    def wrong(x: object, bias: object, activation: str, **options: object) -> object:
-        return exact(x, bias, "gelu_new" if activation == "gelu" else activation, **options)
+    def wrong(
+        self: KernelBackend, x: object, layer: object, activation: str, out: object
+    ) -> object:
+        assert activation == "gelu"
+        return dense_activation(self, x, layer, "gelu_new", out)
 
-    patch.setattr(mlp, "bias_activation", wrong)
+    patch.setattr(KernelBackend, "dense_activation", wrong)
 
 
 def ten_times_eps(patch: pytest.MonkeyPatch) -> None:
@@ -144,9 +156,27 @@ def neighbours_key_visible(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KernelBackend, "attention", wrong)
 
 
+def segments_ignored(patch: pytest.MonkeyPatch) -> None:
+    embed = KernelBackend.embed
+
+    def wrong(
+        self: KernelBackend, tables: object, ids: object, layout: object, out: object = None
+    ) -> object:
+        return embed(self, tables, ids, replace(layout, token_type_ids=None), out)  # type: ignore[type-var]
+
+    patch.setattr(KernelBackend, "embed", wrong)
+
+
 @pytest.mark.parametrize(
     "fault",
-    [tanh_gelu, ten_times_eps, positions_off_by_one, neighbours_key_visible],
+    [
+        tanh_gelu,
+        ten_times_eps,
+        positions_off_by_one,
+        neighbours_key_visible,
+        last_token_lost,
+        segments_ignored,
+    ],
     ids=lambda fault: fault.__name__,
 )
 def test_a_planted_fault_is_seen(

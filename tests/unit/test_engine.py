@@ -68,12 +68,16 @@ def engine_with(runner: ScriptedRunner) -> Engine:
 def answers(engine: Engine) -> dict[tuple[int, int], tuple[float, int]]:
     """(ticket, index) to (logit, code), until nothing is left to do."""
     found: dict[tuple[int, int], tuple[float, int]] = {}
-    for _ in range(200):
+    for _ in range(400):
         for completions in engine.step():
             found |= rows_of(completions)
         if not engine.in_flight:
             return found
     raise AssertionError("the engine does not come to rest")
+
+
+def rows_of_all(answered: list[Completions]) -> dict[tuple[int, int], tuple[float, int]]:
+    return {key: row for completions in answered for key, row in rows_of(completions).items()}
 
 
 def rows_of(completions: Completions) -> dict[tuple[int, int], tuple[float, int]]:
@@ -137,6 +141,53 @@ def test_an_overflowing_sequence_is_run_alone_and_its_neighbours_are_served(
     assert found.pop((5, 0))[1] == code
     assert found == {(i, 0): (i, 0) for i in range(10) if i != 5}
     assert runner.launched == [(10, False)] + [(1, False)] * 3 + [(1, True)] * has_wider
+
+
+def test_a_launch_that_raises_loses_nothing() -> None:
+    runner = ScriptedRunner(healthy)
+    launch, attempts = runner.launch, []
+
+    def fails_once(batch: Sequences, *, wider: bool = False) -> ScriptedBatch:
+        attempts.append(len(batch))
+        if len(attempts) == 2:
+            raise RuntimeError("planted")
+        return launch(batch, wider=wider)
+
+    runner.launch = fails_once  # type: ignore[method-assign]
+    engine = engine_with(runner)
+    engine.add(arrivals_of({1: [1, 1]}))
+    found = rows_of_all(engine.step())
+    engine.add(arrivals_of({2: [1, 1]}, first_id=50))
+    found |= answers(engine)
+    assert found == {(1, 0): (0, 0), (1, 1): (1, 0), (2, 0): (50, 0), (2, 1): (51, 0)}
+
+
+def test_one_bad_list_does_not_hold_up_the_others() -> None:
+    def forward(batch: Sequences, wider: bool) -> Output:
+        output = healthy(batch, wider)
+        output.codes[first_ids(batch)[:, 0] < 100] = NonFiniteOutputError.code
+        return output
+
+    engine = engine_with(ScriptedRunner(forward))
+    engine.add(arrivals_of({1: [1] * 100}))
+    engine.step()
+    engine.step()
+    engine.add(arrivals_of({2: [1]}, first_id=200))
+    early: dict[tuple[int, int], tuple[float, int]] = {}
+    for _ in range(4):
+        early |= rows_of_all(engine.step())
+    assert early[2, 0] == (200, 0)
+    late = answers(engine) | early
+    assert {code for (ticket, _), (_, code) in late.items() if ticket == 1} == {33}
+    assert len(late) == 101
+
+
+def test_what_was_launched_is_told_once() -> None:
+    engine = engine_with(ScriptedRunner(healthy))
+    engine.add(arrivals_of({1: [3, 4]}))
+    answers(engine)
+    assert engine.take_launched() == [(2, 7)]
+    assert engine.take_launched() == []
 
 
 def test_cancelled_requests_get_no_answer() -> None:

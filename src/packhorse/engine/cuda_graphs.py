@@ -172,14 +172,8 @@ class ForwardGraphs:
             buffers.cu_seqlens,
             buffers.num_sequences,
             tokens,
-            out=(layout.position_ids, layout.starts, layout.ends),
-        )
-        self._kernels.token_types(
-            buffers.cu_seqlens,
-            buffers.num_sequences,
-            buffers.segment_starts,
-            tokens,
-            out=layout.token_type_ids,
+            segment_starts=buffers.segment_starts,
+            out=(layout.position_ids, layout.starts, layout.ends, layout.token_type_ids),
         )
         self._model.trunk(
             buffers.input_ids[:tokens],
@@ -192,8 +186,7 @@ class ForwardGraphs:
         tokens = buffers.input_ids.shape[0]
         layout = self._layout(tokens, buffers.cu_seqlens[: sequences + 1])
         key_value = buffers.trunk.key_value if self._model.first_token_only else None
-        logits = self._model.tail(buffers.trunk.hidden, key_value, layout)
-        buffers.logits[:sequences].copy_(logits)
+        self._model.tail(buffers.trunk.hidden, key_value, layout, out=buffers.logits[:sequences])
 
     def _layout(self, tokens: int, cu_seqlens: Tensor) -> Layout:
         buffers = self._buffers

@@ -32,7 +32,7 @@ from packhorse.request import Output, Sequences
 logger = logging.getLogger(__name__)
 
 FEWEST_TOKENS = 512
-"""Below this budget a GPU that is out of memory is given up."""
+"""Below this budget, or the longest text if that is more, a GPU out of memory is given up."""
 
 MOST_TOKENS = 16384
 """The largest batch that an "auto" budget considers."""
@@ -134,8 +134,14 @@ class CudaRunner:
         self._load_wider = load_wider
         self._wider: PackedEncoder | None = None
         self._stream = torch.cuda.Stream(device)
+        self._fewest_tokens = max(FEWEST_TOKENS, architecture.max_positions)
+        if max_tokens is not None and max_tokens < architecture.max_positions:
+            raise DeviceError(
+                f"--max-batch-tokens {max_tokens} cannot hold one text of this model, which may "
+                f"have {architecture.max_positions} tokens: take at least that"
+            )
         self.max_tokens, self._buffers, self._graphs = self._prepare(
-            max_tokens or MOST_TOKENS, graphs
+            max_tokens or max(MOST_TOKENS, architecture.max_positions), graphs
         )
         torch.cuda.empty_cache()  # what the captures needed once
         self._slots = deque(
@@ -145,6 +151,11 @@ class CudaRunner:
         self.completion_fd = self._watcher.completion_fd if self._watcher else None
         if max_tokens is None and self._graphs is not None:
             self.max_tokens = self._smallest_worthwhile_budget(self._graphs)
+
+    @property
+    def buffer_tokens(self) -> int:
+        """Tokens that the buffers hold: at least ``max_tokens``, which timing may have lowered."""
+        return self._buffers.input_ids.shape[0]
 
     @property
     def has_wider(self) -> bool:
@@ -199,7 +210,7 @@ class CudaRunner:
         """Time the larger graphs, and take the smallest that is nearly as quick as the best."""
         rates = {}
         for tokens in graphs.token_buckets:
-            if 4 * tokens >= self.max_tokens:
+            if 4 * tokens >= self.max_tokens and tokens >= self._architecture.max_positions:
                 batch = self._even_batch(tokens)
                 seconds = sorted(self.launch(batch).output().seconds for _ in range(3))
                 rates[tokens] = batch.num_tokens / seconds[0]
@@ -217,7 +228,7 @@ class CudaRunner:
                 return max_tokens, *self._allocate(max_tokens, graphs)
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
-                if max_tokens // 2 < FEWEST_TOKENS:
+                if max_tokens // 2 < self._fewest_tokens:
                     raise DeviceError(
                         f"{self._device} has no room for batches of {max_tokens} tokens; free its "
                         "memory or take a smaller --max-batch-requests"
@@ -274,8 +285,9 @@ class CudaRunner:
     def _eager_layout(self, tokens: int, count: int) -> Layout:
         buffers = self._buffers
         bounds = (buffers.cu_seqlens, buffers.num_sequences)
-        positions, starts, ends = self._kernels.expand(*bounds, tokens)
-        types = self._kernels.token_types(*bounds, buffers.segment_starts, tokens)
+        positions, starts, ends, types = self._kernels.expand(
+            *bounds, tokens, segment_starts=buffers.segment_starts
+        )
         return Layout(positions, types, buffers.cu_seqlens[: count + 1], starts, ends)
 
     def _wider_model(self, counted: bool) -> PackedEncoder:

@@ -31,6 +31,9 @@ from packhorse.request import Arrivals, Completions, Output
 
 logger = logging.getLogger(__name__)
 
+MANY = 32
+"""A batch larger than this whose every row is bad is halved, not run row by row."""
+
 PENDING = 255
 """In an Output: this row is computed again and is not answered yet. No error has this code."""
 
@@ -50,6 +53,10 @@ class _Running:
     started: float
 
 
+_Finished = tuple[_Work, float, Output | None]
+"""A batch, when it was started, and its output; None when it runs again in other batches."""
+
+
 class Engine:
     """Scheduler and runner of one model on one device."""
 
@@ -58,6 +65,8 @@ class Engine:
         self._scheduler = scheduler
         self._cost = cost
         self._running: deque[_Running] = deque()
+        self._suspects_turn = False
+        self._launched: list[tuple[int, int]] = []
         self._suspects: deque[_Work] = deque()  # what failed in company, to be run apart
         self.info: dict[str, Any] = {}
 
@@ -111,16 +120,22 @@ class Engine:
 
     def step(self) -> list[Completions]:
         """Collect what is done, launch what fits, return the answers."""
-        finished = []
+        finished: list[_Finished] = []
         while self._running and self._running[0].launched.done():
             run = self._running.popleft()
-            finished.append((run, self._collect(run)))
-        self._launch_waiting()
+            finished.append((run.work, run.started, self._collect(run)))
+        self._launch_waiting(finished)
         return [
             completions
-            for run, output in finished
-            if output is not None and (completions := _completions(run, output)) is not None
+            for work, started, output in finished
+            if output is not None
+            and (completions := _completions(work.batch, started, output)) is not None
         ]
+
+    def take_launched(self) -> list[tuple[int, int]]:
+        """(sequences, tokens) of every batch launched since the last call."""
+        launched, self._launched = self._launched, []
+        return launched
 
     def memory(self) -> dict[str, int]:
         """Device memory in bytes, by name."""
@@ -130,49 +145,69 @@ class Engine:
         """Give the device back; what is in flight is lost."""
         self._runner.close()
 
-    def _launch_waiting(self) -> None:
+    def _launch_waiting(self, finished: list[_Finished]) -> None:
+        """Fill the device; a batch that cannot be launched is split, or ends in ``finished``."""
         while len(self._running) < self._runner.max_in_flight:
-            work = self._suspects.popleft() if self._suspects else self._next_work()
+            work = self._next_work()
             if work is None:
                 return
-            launched = self._runner.launch(work.batch.sequences, wider=work.wider)
-            self._running.append(_Running(work, launched, time.monotonic()))
+            sequences, started = work.batch.sequences, time.monotonic()
+            try:
+                launched = self._runner.launch(sequences, wider=work.wider)
+            except Exception:
+                finished.append((work, started, self._failed(work)))
+                continue
+            self._launched.append((len(sequences), sequences.num_tokens))
+            self._running.append(_Running(work, launched, started))
 
     def _next_work(self) -> _Work | None:
+        """Suspects and what waits take turns, so that one bad list does not hold up the others."""
+        self._suspects_turn = not self._suspects_turn
+        if self._suspects and self._suspects_turn:
+            return self._suspects.popleft()
         batch = self._scheduler.next_batch()
-        return None if batch is None else _Work(batch)
+        if batch is not None:
+            return _Work(batch)
+        return self._suspects.popleft() if self._suspects else None
 
     def _collect(self, run: _Running) -> Output | None:
         """The output; None when the batch failed and its halves were queued instead."""
-        batch = run.work.batch
         try:
             output = run.launched.output()
         except Exception:
-            # The traceback goes to the log, never the texts: a batch holds ids only.
-            logger.exception("a batch of %d sequences failed", len(batch.sequences))
-            if len(batch.sequences) > 1:
-                self._suspects.extend(_Work(half, run.work.wider) for half in batch.halves())
-                return None
-            return _failed_output(self._runner.num_labels)
+            return self._failed(run.work)
         if not run.work.wider:
-            self._cost.observe(batch.sequences.num_tokens, output.seconds)
-            self._isolate_non_finite(batch, output)
+            self._cost.observe(run.work.batch.sequences.num_tokens, output.seconds)
+        self._isolate_non_finite(run.work, output)
         return output
 
-    def _isolate_non_finite(self, batch: Batch, output: Output) -> None:
+    def _failed(self, work: _Work) -> Output | None:
+        """What a batch that raised ends in: its halves, or the error of its only sequence."""
+        # The traceback goes to the log, never the texts: a batch holds ids only.
+        logger.exception("a batch of %d sequences failed", len(work.batch.sequences))
+        if len(work.batch.sequences) > 1:
+            self._suspects.extend(_Work(half, work.wider) for half in work.batch.halves())
+            return None
+        return _failed_output(self._runner.num_labels)
+
+    def _isolate_non_finite(self, work: _Work, output: Output) -> None:
         """Queue sequences whose output is not finite to run apart from their neighbours.
 
         An overflowing sequence can poison those that share a tile with it, so
-        each runs alone first, and in a wider type only if it fails alone. In
-        ``output`` their code becomes PENDING: no answer yet.
+        each runs alone first, and in a wider type only if it fails alone. A
+        large batch that is bad from end to end is halved instead. In ``output``
+        the code of what runs again becomes PENDING: no answer yet.
         """
         bad = np.flatnonzero(output.codes == NonFiniteOutputError.code)
-        if not len(bad):
+        if not len(bad) or work.wider:
             return
-        alone = len(batch.sequences) == 1
+        alone = len(output.codes) == 1
         if alone and not self._runner.has_wider:
             return
-        self._suspects.extend(_Work(batch.alone(row), wider=alone) for row in bad.tolist())
+        if len(bad) == len(output.codes) > MANY:
+            self._suspects.extend(_Work(half) for half in work.batch.halves())
+        else:
+            self._suspects.extend(_Work(work.batch.alone(row), wider=alone) for row in bad.tolist())
         output.codes[bad] = PENDING
 
 
@@ -183,9 +218,8 @@ def _failed_output(num_labels: int) -> Output:
     )
 
 
-def _completions(run: _Running, output: Output) -> Completions | None:
+def _completions(batch: Batch, started: float, output: Output) -> Completions | None:
     """The answers of a batch; None when every row of it runs again."""
-    batch = run.work.batch
     tickets, offsets, counts, arrived = batch.tickets, batch.offsets, batch.counts, batch.arrived
     logits, codes = output.logits, output.codes
     pending = np.flatnonzero(codes == PENDING)
@@ -200,6 +234,6 @@ def _completions(run: _Running, output: Output) -> Completions | None:
         counts=counts,
         codes=codes,
         logits=logits,
-        queue_wait=(run.started - arrived).astype(np.float32),
-        inference=time.monotonic() - run.started,
+        queue_wait=(started - arrived).astype(np.float32),
+        inference=time.monotonic() - started,
     )

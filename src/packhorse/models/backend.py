@@ -47,7 +47,7 @@ class Layout:
 class Dense:
     """A dense layer, y = x W^T + b, in whatever storage its ``Backend`` chose.
 
-    weight  (out, in), or an opaque prepacked tensor
+    weight  (out, in)
     bias    (out,) or None
     """
 
@@ -129,3 +129,13 @@ class Backend(Protocol):
 
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         """The rows of each sequence's first token: (T, D) to (N, D)."""
+
+    def head_layer(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        activation: str | None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """activation(x W^T + b) in float32, weights float32: (N, in) of any type to (N, out)."""

@@ -97,6 +97,17 @@ class CpuBackend:
             row += count
         return attended
 
+    def head_layer(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        activation: str | None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        y = F.linear(x.float(), weight, bias)
+        return _placed(y if activation is None else ACTIVATIONS[activation](y), out)
+
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         return hidden_states[layout.cu_seqlens[:-1].long()]
 

@@ -149,12 +149,23 @@ class PackedEncoder:
         embedded = self.backend.embed(self.embeddings, input_ids, layout, out=narrow)
         return self.backend.dense(embedded, self.projection, out=hidden)
 
-    def tail(self, hidden: Tensor, key_value: Tensor | None, layout: Layout) -> Tensor:
+    def tail(
+        self,
+        hidden: Tensor,
+        key_value: Tensor | None,
+        layout: Layout,
+        out: Tensor | None = None,
+    ) -> Tensor:
         """Logits, float32 (N, labels)."""
-        first = self.backend.first_tokens(hidden, layout)
+        x = self.backend.first_tokens(hidden, layout)
         if key_value is not None:
-            first = self._last_layer(first, key_value, layout)
-        return self.head.logits(first)
+            x = self._last_layer(x, key_value, layout)
+        for layer in self.head.layers:
+            last = layer is self.head.layers[-1]
+            x = self.backend.head_layer(
+                x, layer.weight, layer.bias, layer.activation, out=out if last else None
+            )
+        return x
 
     def forward(self, input_ids: Tensor, layout: Layout) -> Tensor:
         """Logits, float32 (N, labels), of a packed row of int32 ids (T,)."""

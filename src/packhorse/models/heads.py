@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
-
-from packhorse.kernels.reference import ACTIVATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +29,3 @@ class ClassificationHead:
     @property
     def num_labels(self) -> int:
         return self.layers[-1].weight.shape[0]
-
-    def logits(self, first_hidden_states: Tensor) -> Tensor:
-        """float32 (N, labels) from the first token's hidden states (N, D)."""
-        x = first_hidden_states.float()
-        for layer in self.layers:
-            x = F.linear(x, layer.weight, layer.bias)
-            if layer.activation is not None:
-                x = ACTIVATIONS[layer.activation](x)
-        return x

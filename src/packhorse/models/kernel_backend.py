@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from packhorse.kernels import Ops
@@ -40,11 +38,7 @@ class KernelBackend:
         )
 
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
-        if layer.bias is None:
-            return torch.mm(x, layer.weight.t(), out=out)
-        if out is None:
-            return F.linear(x, layer.weight, layer.bias)
-        return torch.addmm(layer.bias, x, layer.weight.t(), out=out)
+        return self._kernels.linear(x, layer.weight, layer.bias, out=out)
 
     def dense_activation(
         self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
@@ -60,15 +54,8 @@ class KernelBackend:
         norm: Norm,
         out: Tensor | None = None,
     ) -> Tensor:
-        product = torch.mm(x, layer.weight.t(), out=out)
-        return self._kernels.residual_layer_norm(
-            product,
-            layer.bias,
-            residual,
-            norm.gamma,
-            norm.beta,
-            norm.eps,
-            out=product,
+        return self._kernels.linear_residual_norm(
+            x, layer.weight, layer.bias, residual, norm.gamma, norm.beta, norm.eps, out=out
         )
 
     def attention(
@@ -94,6 +81,16 @@ class KernelBackend:
         return self._kernels.cls_attention(
             query, kv, layout.cu_seqlens, num_heads, score_bias=score_bias
         )
+
+    def head_layer(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        activation: str | None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        return self._kernels.head_layer(x, weight, bias, activation, out=out)
 
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         return self._kernels.first_token_pool(hidden_states, layout.cu_seqlens)

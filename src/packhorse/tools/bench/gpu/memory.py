@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import torch
 
+from packhorse.engine.cuda_runner import CudaRunner
 from packhorse.tools.bench.gpu.material import Material
 from packhorse.tools.bench.gpu.steady import gpu_seconds
 
@@ -38,7 +39,7 @@ def measure_memory(material: Material) -> Memory:
     gpu_seconds(runner, list(material.batches.batches(material.sequences))[:8])
     used, by = _in_use(material.plan.device)
     return Memory(
-        batch_tokens=runner.max_tokens,
+        batch_tokens=runner.buffer_tokens if isinstance(runner, CudaRunner) else runner.max_tokens,
         reserved=torch.cuda.max_memory_reserved(material.plan.device),
         allocated=torch.cuda.max_memory_allocated(material.plan.device),
         device=used,

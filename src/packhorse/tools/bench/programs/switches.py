@@ -76,9 +76,10 @@ def load_runners(
         first_token_only=FIRST_TOKEN_ONLY not in off,
     )
     budget = config.engine.max_batch_tokens
-    tokens = max_tokens or (16384 if budget == "auto" else int(budget))
+    tokens = max_tokens or (None if budget == "auto" else int(budget))
     sequences = int(config.engine.max_batch_requests)
     if place.device == "cpu":
+        assert tokens is not None
         torch.set_num_threads(place.threads)
         model = load(CpuBackend())
         return [
