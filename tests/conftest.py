@@ -57,7 +57,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     path = session.config.getoption("--results")
-    if path is not None:
+    if path is not None and not hasattr(session.config, "workerinput"):  # not in xdist's workers
         path.parent.mkdir(parents=True, exist_ok=True)
         summary = {
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -173,6 +173,7 @@ def saved(
     shape: dict[str, Any] = {
         "family": "roberta" if kin else "bert",
         "vocab_size": tokenizer.get_vocab_size() if vocab_size is None else vocab_size,
+        "embedding_size": 32,
         "hidden_size": 32,
         "num_layers": 2,
         "num_heads": 4,

@@ -33,6 +33,9 @@ DEMO_MODEL_ID = "packhorse-demo"
 UNLIMITED = 1_000_000_000
 """A tokenizer's length limit from here on means that it has none: Transformers writes 1e30."""
 
+_ALBERT_GROUPS = Setting("num_hidden_groups", 1)
+"""How many sets of weights ALBERT's layers share; no other family has it."""
+
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _LARGEST = 2**31 - 1  # ids, positions and lengths travel as int32
 
@@ -239,6 +242,8 @@ def _architecture(config: Mapping[str, Any], family: Family, path: Path) -> Arch
         torch_dtype=_dtype(config, path),
     )
     _check_fit(architecture, family, path)
+    if family.model_type == "albert":
+        _size(config, _ALBERT_GROUPS, path)  # the loader divides by it
     return architecture
 
 

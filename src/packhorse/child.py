@@ -12,9 +12,14 @@ from enum import StrEnum
 from packhorse.launch import Launch, tell
 
 STARTS_IN_A_ROW = 5
-"""A child that dies so often, without ever staying ready for ``STEADY_SECONDS``, is given up."""
+"""A child that dies so often in a row is given up.
 
-STEADY_SECONDS = 30.0
+A row is broken by a process that stayed ready for ``STEADY_SECONDS``, and by
+one that was ready and killed from outside: whoever kills what works does not
+show that it cannot work.
+"""
+
+STEADY_SECONDS = 1.0
 
 BACK_OFF_SECONDS = (0.0, 0.2, 1.0, 2.0)
 """How long to wait after the first, second, … death of a row."""
@@ -29,8 +34,16 @@ class Kind(StrEnum):
 
 _MODULES = {Kind.ENGINE: "packhorse.engine.process", Kind.FRONT_END: "packhorse.server.process"}
 
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""A front end's NumPy multiplies no matrices: it needs no thread for every core."""
+_ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""A front end shares the cores with others and the engine: no library gets a thread for each.
+
+NumPy multiplies no matrices here, and without its pool `tokenizers` can take a
+batch, which is how it frees the interpreter's lock.
+"""
 
 
 class Child:
@@ -102,12 +115,18 @@ class Child:
         status = self.process.wait()
         os.close(self._status_fd)
         self._status_fd = -1
-        if self.ready_since is not None and now - self.ready_since >= STEADY_SECONDS:
+        if self._worked(status, now):
             self._deaths = 0
         self.start_at = now + BACK_OFF_SECONDS[min(self._deaths, len(BACK_OFF_SECONDS) - 1)]
         self._deaths += 1
         self.process = self.ready_since = self.faulty_since = None
         return status
+
+    def _worked(self, status: int, now: float) -> bool:
+        """Whether the process that died breaks a row of deaths."""
+        if self.ready_since is None:
+            return False
+        return status == -signal.SIGKILL or now - self.ready_since >= STEADY_SECONDS
 
     @property
     def given_up(self) -> bool:

@@ -10,6 +10,8 @@ container runtimes set it for themselves. ``resolve`` turns every
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -19,6 +21,8 @@ from typing import Any
 
 from packhorse.errors import ConfigError
 from packhorse.hardware import Hardware
+
+logger = logging.getLogger(__name__)
 
 AUTO = "auto"
 
@@ -84,10 +88,12 @@ def option(
     choices: tuple[str, ...] = (),
     secret: bool = False,
     tei: bool = False,
+    in_code: tuple[Any, ...] = (),
 ) -> Any:
     """A field of an options class: its default, its help, and how text becomes its value.
 
     ``tei``: text-embeddings-inference has this setting under the same name.
+    ``in_code``: values that no text means, for callers of the library.
     """
     return field(
         default=default,
@@ -97,6 +103,7 @@ def option(
             "choices": choices,
             "secret": secret,
             "tei": tei,
+            "in_code": in_code,
         },
     )
 
@@ -148,6 +155,7 @@ class EngineOptions:
         AUTO,
         "Longest predicted time of one batch, in ms. auto: 6 on a GPU, 50 on a CPU.",
         _duration_or_auto,
+        in_code=(math.inf,),  # no bound
     )
     threads: int | str = option(
         AUTO, "Threads of the CPU engine. auto: the container's quota of cores.", _positive_or_auto
@@ -196,6 +204,7 @@ class ServerOptions:
     log_level: str = option(
         "info", "How much is logged.", choices=("debug", "info", "warning", "error")
     )
+    json_output: bool = option(False, "Log a JSON object a line, for machines.", _boolean, tei=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +317,9 @@ def resolve(config: Config, hardware: Hardware) -> Config:
     """The same settings with every "auto" decided for this machine.
 
     Raises ConfigError when a GPU is asked for by name and there is none, or
-    when a value set in code is none of its choices.
+    when a value set in code is not one that its flag would accept.
     """
-    _check_choices(config)
+    _check_values(config)
     device = _resolve_device(config.model.device, hardware)
     on_gpu = device.startswith("cuda")
     engine = config.engine
@@ -336,11 +345,29 @@ def resolve(config: Config, hardware: Hardware) -> Config:
     )
 
 
-def _check_choices(config: Config) -> None:
+def tokenizer_choice(config: Config) -> str:
+    """auto, nanotoken or tokenizers: what was asked for, less what is switched off."""
+    return "tokenizers" if "fast-tokenizer" in config.engine.without else config.model.tokenizer
+
+
+def _check_values(config: Config) -> None:
+    """Hold every value, as the text it would be, against its option's own check."""
     for section, f in options():
-        value, choices = getattr(getattr(config, section), f.name), f.metadata["choices"]
-        if choices and value not in choices:
-            raise ConfigError(f"{f.name}: {value!r} is not one of {', '.join(choices)}")
+        value = getattr(getattr(config, section), f.name)
+        if (value is None and f.default is None) or value in f.metadata["in_code"]:
+            continue
+        parsed = parse_value(f, _as_text(value), f.name)
+        # Text would have become another type: "overlap" a tuple of names, "2" a number.
+        if isinstance(value, str) != isinstance(parsed, str) or parsed != value:
+            if f.metadata["secret"]:
+                raise ConfigError(f"{f.name}: *** is not valid: expected a str")
+            raise ConfigError(f"{f.name}: {value!r} is not valid: expected {parsed!r}")
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 def _or(value: Any, decided: Any) -> Any:
@@ -349,6 +376,8 @@ def _or(value: Any, decided: Any) -> Any:
 
 def _resolve_device(device: str, hardware: Hardware) -> str:
     if device == AUTO:
+        if not hardware.gpus and hardware.gpu_fault:
+            logger.warning("--device auto takes the CPU: %s", hardware.gpu_fault)
         return "cuda:0" if hardware.gpus else "cpu"
     if device == "cpu":
         return device

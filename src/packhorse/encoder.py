@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -12,9 +13,17 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
+import torch
 
 from packhorse.checkpoint import Checkpoint, load_checkpoint
-from packhorse.config import AUTO, Config, EngineOptions, ModelOptions, resolve
+from packhorse.config import (
+    AUTO,
+    Config,
+    EngineOptions,
+    ModelOptions,
+    resolve,
+    tokenizer_choice,
+)
 from packhorse.engine.engine import Engine
 from packhorse.engine.local import Answer, LocalEngine
 from packhorse.errors import SERVED_ERRORS, RequestError, ValidationError
@@ -39,35 +48,77 @@ class Classification:
     score: float
 
 
+class _Call:
+    """One caller's pieces; another thread may give the call up while they are submitted."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Future[Answer]] = []
+        self._given_up = threading.Event()
+
+    @property
+    def given_up(self) -> bool:
+        return self._given_up.is_set()
+
+    def add(self, piece: Future[Answer]) -> None:
+        self.pieces.append(piece)
+        if self.given_up:  # after the append: either we see it here, or the other thread the piece
+            piece.cancel()
+
+    def give_up(self) -> None:
+        self._given_up.set()
+        for piece in list(self.pieces):
+            piece.cancel()
+
+
 class _Loaded:
     """A checkpoint with its tokenizer and its engine: what both kinds of encoder share."""
 
     def __init__(self, config: Config, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.overlap = "overlap" not in config.engine.without
-        self.tokenizer = Tokenizer.load(checkpoint, backend=_tokenizer_choice(config))
+        backend = cast(BackendChoice, tokenizer_choice(config))
+        self.tokenizer = Tokenizer.load(checkpoint, backend=backend)
+        # A thread that asks torch for the first time gets the number that was set last, which
+        # would be the engine's: have the caller's thread ask before.
+        torch.get_num_threads()
         self.engine = LocalEngine(
             lambda: _warm(Engine.load(config, checkpoint, notify=True)), len(checkpoint.labels)
         )
 
     def submit(
-        self, inputs: Sequence[TextOrPair], truncate: bool, direction: Direction
+        self, inputs: Sequence[TextOrPair], truncate: bool, direction: Direction, call: _Call
     ) -> list[Future[Answer]]:
-        """Tokenise in pieces, so that the engine works on one while the next is tokenised."""
+        """Tokenise in pieces, so that the engine works on one while the next is tokenised.
+
+        The futures of the pieces, in order; those of a call that is given up are cancelled.
+        """
+        self.engine.check()  # before tokenising, which takes time and, after a fork, threads
         size = FIRST_TEXTS if self.overlap else max(1, len(inputs))
-        futures, start = [], 0
-        while start < len(inputs):
-            piece = inputs[start : start + size]
-            try:
-                sequences = self.tokenizer.encode(piece, truncate=truncate, direction=direction)
-            except RequestError:
-                # Once more with all of them, for the same error with the right index.
-                self.tokenizer.encode(inputs, truncate=truncate, direction=direction)
-                raise
-            futures.append(self.engine.submit(sequences))
-            start += size
-            size = min(2 * size, MOST_TEXTS)
-        return futures
+        start = 0
+        try:
+            while start < len(inputs) and not call.given_up:
+                piece = inputs[start : start + size]
+                call.add(self.engine.submit(self._encoded(piece, inputs, truncate, direction)))
+                start += size
+                size = min(2 * size, MOST_TEXTS)
+        except BaseException:
+            call.give_up()
+            raise
+        return call.pieces
+
+    def _encoded(
+        self,
+        piece: Sequence[TextOrPair],
+        inputs: Sequence[TextOrPair],
+        truncate: bool,
+        direction: Direction,
+    ) -> Sequences:
+        try:
+            return self.tokenizer.encode(piece, truncate=truncate, direction=direction)
+        except RequestError:
+            # Once more with all of them, for the same error with the right index.
+            self.tokenizer.encode(inputs, truncate=truncate, direction=direction)
+            raise
 
     def joined(self, answers: Sequence[Answer]) -> Float32Array:
         """The logits of all pieces, float32 (N, labels).
@@ -140,16 +191,18 @@ class _Base:
                 tokenizer=tokenizer,
             ),
             EngineOptions(
-                max_batch_tokens=max_batch_tokens or AUTO,
-                max_batch_time=max_batch_time or math.inf,
-                threads=threads or AUTO,
-                without=tuple(without),
+                max_batch_tokens=AUTO if max_batch_tokens is None else max_batch_tokens,
+                max_batch_time=math.inf if max_batch_time is None else max_batch_time,
+                threads=AUTO if threads is None else threads,
+                # A text stays one, to be refused as such and not by its first letter.
+                without=cast(Any, without) if isinstance(without, str) else tuple(without),
             ),
         )
+        config = resolve(config, detect())  # first: a wrong option needs no download
         checkpoint = load_checkpoint(
             model, revision=revision, token=token, offline=offline, cache_dir=cache_dir
         )
-        self._loaded = _Loaded(resolve(config, detect()), checkpoint)
+        self._loaded = _Loaded(config, checkpoint)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -238,7 +291,7 @@ class Encoder(_Base):
     def _logits(
         self, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
     ) -> Float32Array:
-        pieces = self._loaded.submit(_checked_inputs(inputs), truncate, direction)
+        pieces = self._loaded.submit(_checked_inputs(inputs), truncate, direction, _Call())
         return self._loaded.joined([piece.result() for piece in pieces])
 
 
@@ -290,21 +343,24 @@ class AsyncEncoder(_Base):
     async def _logits(
         self, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
     ) -> Float32Array:
-        checked = _checked_inputs(inputs)
-        pieces = await asyncio.to_thread(self._loaded.submit, checked, truncate, direction)
-        return self._loaded.joined(
-            await asyncio.gather(*(asyncio.wrap_future(piece) for piece in pieces))
-        )
-
-
-def _tokenizer_choice(config: Config) -> BackendChoice:
-    if "fast-tokenizer" in config.engine.without:
-        return "tokenizers"
-    return cast(BackendChoice, config.model.tokenizer)
+        checked, call = _checked_inputs(inputs), _Call()
+        try:
+            pieces = await asyncio.to_thread(
+                self._loaded.submit, checked, truncate, direction, call
+            )
+            answers = await asyncio.gather(*(asyncio.wrap_future(piece) for piece in pieces))
+        except asyncio.CancelledError:
+            call.give_up()
+            raise
+        return self._loaded.joined(answers)
 
 
 def _warm(engine: Engine) -> Engine:
-    engine.warm_up()
+    try:
+        engine.warm_up()
+    except BaseException:
+        engine.close()
+        raise
     return engine
 
 

@@ -126,6 +126,12 @@ SEQUENCES = Counter("packhorse_sequences_total", "Inputs answered with scores.")
 TOKENS = Counter("packhorse_tokens_total", "Tokens of these inputs.")
 TRUNCATED = Counter("packhorse_truncated_sequences_total", "Inputs that were cut to fit the model.")
 NON_FINITE = Counter("packhorse_non_finite_sequences_total", "Inputs for which the model gave NaN.")
+SHADOW_CHECKED = Counter(
+    "packhorse_shadow_checked_texts_total", "Texts tokenised again by `tokenizers`, to compare."
+)
+SHADOW_DIFFERENCES = Counter(
+    "packhorse_shadow_differences_total", "Those of them for which the ids differed."
+)
 TOTAL_TIME = Histogram(
     "packhorse_request_duration_seconds", "From the request's body to its answer.", SECONDS
 )

@@ -61,7 +61,7 @@ def run(config: Config) -> int:
     """
     if sys.platform != "linux":
         raise ConfigError("serving needs Linux; the library and the other commands do not")
-    logs.configure(config.server.log_level, "supervisor")
+    logs.configure(config.server.log_level, "supervisor", config.server.json_output)
     config = resolve(config, detect())
     http = bind(config.server.hostname, config.server.port)
     with contextlib.closing(http):
@@ -112,7 +112,8 @@ class Supervisor:
         ]
         self._children = [*self._engines, *self._front_ends]
         self._selector = selectors.DefaultSelector()
-        self._signals = 0
+        self._signals: list[int] = []  # that came, in order
+        self._heeded = 0  # how many of them were acted on
         self._status = 0
         self._served = False
         self._end_by: float | None = None  # when what still runs is killed
@@ -126,19 +127,19 @@ class Supervisor:
                 self._tick(time.monotonic())
                 for key, _ in self._selector.select(TICK_SECONDS):
                     key.data()
+                self._heed_signals()
         finally:
             self._close()
         return self._status
 
     def on_signal(self, number: int) -> None:
-        """End: gently at the first signal, at once at the second."""
-        self._signals += 1
-        if self._signals == 1:
-            logger.info("%s: finishing what was received", signal.Signals(number).name)
-            self._end(0)
-        else:
-            self._status = 128 + number
-            self._signal(self._children, signal.SIGKILL)
+        """Note a signal; the loop acts on it.
+
+        Nothing else may be done here: this runs between any two instructions
+        of the loop, which may be in the middle of starting a child and would
+        go on with sockets that an end has closed.
+        """
+        self._signals.append(number)
 
     def watch(self, woken: socket.socket) -> None:
         """Wake up for signals: a byte arrives here for each."""
@@ -148,6 +149,8 @@ class Supervisor:
         """What time brings: starts that are due, faults that last, ends that take too long."""
         if self._end_by is None:
             for child in self._children:
+                if len(self._signals) > self._heeded:
+                    return  # an end is due: what is not started need not be ended
                 if child.process is None and now >= child.start_at:
                     self._start(child)
                 elif child.ready_since is not None:
@@ -157,6 +160,18 @@ class Supervisor:
         elif not any(child.process for child in self._front_ends):
             self._signal(self._engines, signal.SIGTERM)
             self._end_by = min(self._end_by, now + ENGINE_END_SECONDS)
+
+    def _heed_signals(self) -> None:
+        """End: gently at the first signal, at once at the second."""
+        while self._heeded < len(self._signals):
+            number = self._signals[self._heeded]
+            self._heeded += 1
+            if self._heeded == 1:
+                logger.info("%s: finishing what was received", signal.Signals(number).name)
+                self._end(0)
+            else:
+                self._status = self._status or 128 + number  # a failure stays one
+                self._signal(self._children, signal.SIGKILL)
 
     def _start(self, child: Child) -> None:
         child.start()
@@ -207,7 +222,9 @@ class Supervisor:
             child.faulty_since = None
 
     def _end(self, status: int) -> None:
-        """Begin the end."""
+        """Begin the end, unless one is under way: its reason stays the exit status."""
+        if self._end_by is not None:
+            return
         self._status = status
         self._end_by = time.monotonic() + DRAIN_SECONDS
         self._http.close()  # front ends close theirs: from then on connections are refused

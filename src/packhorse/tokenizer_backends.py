@@ -25,6 +25,9 @@ BackendChoice = Literal["auto", "nanotoken", "tokenizers"]
 
 _IMPORTED_IN = os.getpid()
 
+_OFF = {"", "off", "false", "f", "no", "n", "0"}
+"""Values of TOKENIZERS_PARALLELISM with which `tokenizers` leaves its thread pool alone."""
+
 
 class Rows(NamedTuple):
     """Ids of N texts: row i is ids[bounds[i]:bounds[i+1]]; int32 (T,) and int32 (N+1,)."""
@@ -83,7 +86,9 @@ class TokenizersBackend:
         self._parallel = parallel
 
     def rows(self, texts: Sequence[str], special: bool) -> Rows:
-        if len(texts) > 1 and may_use_threads(self._parallel):
+        # For batches it frees the interpreter's lock: a huge text stops no other thread. That it
+        # leaves out offsets and types of tokens does not matter, as only ids are read.
+        if pool_is_off() or (len(texts) > 1 and may_use_threads(self._parallel)):
             encodings = self.library.encode_batch_fast(list(texts), add_special_tokens=special)
         else:
             encode = self.library.encode  # the one call that never touches the thread pool
@@ -143,6 +148,11 @@ def may_use_threads(parallel: bool | None) -> bool:
     if parallel is False or os.getpid() != _IMPORTED_IN:
         return False
     return parallel is True or multiprocessing.parent_process() is None
+
+
+def pool_is_off() -> bool:
+    """Whether `tokenizers` is told to use no thread pool, so that a batch is safe after a fork."""
+    return os.environ.get("TOKENIZERS_PARALLELISM", "on").lower() in _OFF
 
 
 def first_difference(candidate: Backend, reference: Backend, texts: Sequence[str]) -> int | None:

@@ -205,6 +205,38 @@ def test_a_client_that_hangs_up_is_cancelled(server: Service) -> None:
     assert server.predict("b").status_code == 200
 
 
+def test_inputs_without_a_number_are_counted_one_by_one(server: Service) -> None:
+    server.control(nan_length=3)
+    before = server.metric("packhorse_non_finite_sequences_total")
+    assert server.predict([["a"], ["good film"], ["b"]]).status_code == 500
+    assert server.metric("packhorse_non_finite_sequences_total") == before + 2
+    server.control()
+
+
+def test_some_texts_are_tokenised_twice_to_compare(server: Service) -> None:
+    assert server.get("/info").json()["tokenizer_reason"].startswith("it gives the ids")
+    before = server.metric("packhorse_shadow_checked_texts_total")
+    server.predict([["good film"]] * 5000)
+    until(lambda: server.metric("packhorse_shadow_checked_texts_total") >= before + 5, 2)
+    assert server.metric("packhorse_shadow_differences_total") == 0
+
+
+def test_health_answers_while_tokenizers_reads_a_text_that_cannot_be_cut() -> None:
+    with service(tokenizer="tokenizers") as server, ThreadPoolExecutor(1) as clients:
+        slowest = 0.0
+        begun = time.monotonic()
+        busy = clients.submit(server.predict, "a" * 1_000_000, raw_scores=True)
+        with httpx.Client(base_url=server.url) as session:
+            while not busy.done():
+                started = time.monotonic()
+                assert session.get("/health").status_code == 200
+                slowest = max(slowest, time.monotonic() - started)
+                time.sleep(0.01)
+        assert lengths_of([busy.result().json()]) == [3]  # one word, which is unknown
+        assert time.monotonic() - begun > 0.5  # else it shows nothing
+    assert slowest < 0.5
+
+
 def test_health_answers_while_large_requests_are_worked_on(server: Service) -> None:
     slowest = 0.0
     texts = [["good film " * 400] for _ in range(400)]  # 1.6 MB

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +110,57 @@ def test_a_second_signal_ends_at_once() -> None:
             # The engine may have been dead long enough for the front end to say so.
             assert asked.exception() is not None or asked.result().status_code == 503
         assert all(map(ended, children))
+
+
+def test_sigterm_while_children_start_leaves_nothing() -> None:
+    for _ in range(3):
+        made = Service(front_ends=4)
+        made.start(wait=False)
+        try:
+            while not made.children():  # at once: the others are being started
+                pass
+            made.signal(signal.SIGTERM)
+            assert made.wait(10) == 0
+            assert not made.children()
+            assert "Traceback" not in made.log
+        finally:
+            made.close()
+
+
+def test_kills_under_load_do_not_end_the_server() -> None:
+    with service(front_ends=2) as server, ThreadPoolExecutor(2) as clients:
+        server.control(seconds=0.01)
+        ready = 'packhorse_ready_processes{{child="{}"}}'
+        ending = threading.Event()
+
+        def client() -> None:
+            while not ending.is_set():
+                with contextlib.suppress(httpx.TransportError):
+                    server.predict("a")
+
+        for _ in range(2):
+            clients.submit(client)
+        try:
+            for _ in range(6):  # more than make a crash loop
+                for process in (server.child("engine 0"), server.child("front end 0")):
+                    os.kill(process, signal.SIGKILL)
+                    until(lambda killed=process: ended(killed))
+                until(lambda: len(server.children("packhorse: ")) == 3)
+                until(lambda: server.metric(ready.format("engine")) == 1)
+                until(lambda: server.metric(ready.format("front_end")) == 2)
+        finally:
+            ending.set()
+        assert server.predict("a").status_code == 200
+        assert server.metric('packhorse_restarts_total{child="engine"}') == 6
+
+
+def test_settings_of_logs_and_tokenizer_reach_the_children() -> None:
+    with service(json_output="true", without="fast-tokenizer") as server:
+        info = server.get("/info").json()
+        assert info["tokenizer"] == "tokenizers"
+        assert info["tokenizer_reason"] == "it was asked for"
+        lines = [json.loads(line) for line in server.log.splitlines()]
+    assert {"supervisor", "front end 0"} <= {line["process"] for line in lines}
 
 
 def test_titles_say_what_a_process_is(well: Service) -> None:

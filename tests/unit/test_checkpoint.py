@@ -48,6 +48,7 @@ def test_saved_model_is_read_in_full() -> None:
     assert checkpoint.architecture == Architecture(
         family="bert",
         vocab_size=vocab_size,
+        embedding_size=32,
         hidden_size=32,
         num_layers=2,
         num_heads=4,
@@ -71,12 +72,13 @@ def test_saved_model_is_read_in_full() -> None:
 
 
 def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
-    architecture = load_checkpoint(write(tmp_path)).architecture
-    reference_config = transformers.BertConfig()
-    for field, setting in BERT.settings.items():
-        assert setting.key is not None
-        assert getattr(architecture, field) == getattr(reference_config, setting.key), field
-    assert architecture.torch_dtype is None
+    assert load_checkpoint(write(tmp_path)).architecture.torch_dtype is None
+    for family in FAMILIES.values():
+        reference_config = transformers.AutoConfig.for_model(family.model_type)
+        for field, setting in family.settings.items():
+            if setting.key is not None:
+                wanted = getattr(reference_config, setting.key)
+                assert setting.default == wanted, (family.model_type, field)
 
 
 def test_every_accepted_activation_is_computed() -> None:
@@ -253,6 +255,17 @@ def test_wrong_value_is_refused(tmp_path: Path, key: str, value: Any, accepted: 
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(tmp_path)
     assert f'config.json: "{key}" is {json.dumps(value)}; accepted: {accepted}' in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, "x", 1.5, None, True])
+def test_albert_must_have_groups_of_layers(tmp_path: Path, value: Any) -> None:
+    write(tmp_path, model_type="albert", num_hidden_groups=value)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(tmp_path)
+    shown = f'config.json: "num_hidden_groups" is {json.dumps(value)}; accepted: a whole number'
+    assert shown in str(caught.value)
+    write(tmp_path, num_hidden_groups=value)  # a key that means nothing to BERT
+    load_checkpoint(tmp_path)
 
 
 def test_long_values_are_cut_in_messages(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ import gzip
 import io
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import packhorse
+from packhorse import cli
 from packhorse.checkpoint import DEMO_MODEL
 from packhorse.postprocess import ProblemType, scores_of
 from tests.fake_encoder import Classify, FakeEncoder
@@ -538,6 +541,60 @@ def test_a_broken_model_is_code_1_and_nothing_is_called_finished(
     assert "a device fault" in outcome.err
     assert not out.exists()
     assert len(objects_of(tmp_path / "out.jsonl.partial")) == 4
+
+
+def test_what_is_switched_off_reaches_the_encoder(
+    tmp_path: Path, classify: Classify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    class Remembering(FakeEncoder):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            given.append(options["without"])
+            super().__init__(*args, **options)
+
+    monkeypatch.setitem(vars(packhorse), "Encoder", Remembering)
+    source = write(tmp_path / "in.txt", "good\n")
+    assert classify(source, "-o", tmp_path / "a.jsonl").code == 0
+    assert classify(source, "-o", tmp_path / "b.jsonl", "--without", "overlap,graphs").code == 0
+    assert given == [(), ("overlap", "graphs")]
+
+
+def test_a_run_goes_on_only_with_the_same_switched_off(tmp_path: Path, classify: Classify) -> None:
+    source = write(tmp_path / "in.txt", "good\n" * 4 + "DEAD\n")
+    run = (source, "-o", tmp_path / "out.jsonl", "--batch", "4", "--without")
+    assert classify(*run, "overlap,graphs").code == 1
+    other = classify(*run, "overlap")
+    assert (other.code, "changed: option without;" in other.err) == (2, True)
+    assert "going on after line 4" in classify(*run, "graphs,overlap").err
+
+
+def test_info_names_the_tokenizer_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", "--json", "--without", "fast-tokenizer"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["tokenizer"] == "tokenizers"
+
+
+LOCKING = """
+import sys
+if sys.argv[2] == "without":
+    sys.modules["fcntl"] = None
+from pathlib import Path
+from packhorse.tools.partial_output import PartialOutput
+from packhorse.tools.resume_state import RunState
+outputs = [PartialOutput(Path(sys.argv[1]), RunState({}), True) for _ in range(2)]
+"""
+
+
+@pytest.mark.parametrize(("fcntl", "code"), [("with", 1), ("without", 0)])
+def test_files_are_locked_where_the_system_has_locks(tmp_path: Path, fcntl: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOCKING, str(tmp_path / "out"), fcntl],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    assert code == 0 or "another process is writing" in done.stderr
 
 
 def test_no_message_and_no_file_but_the_output_shows_a_text(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,16 @@ from packhorse.config import (
     AUTO,
     SECTIONS,
     Config,
+    EngineOptions,
+    ModelOptions,
+    ServerOptions,
     as_dict,
     flag_of,
     load_config,
     options,
     parse_value,
     resolve,
+    tokenizer_choice,
     variables_of,
 )
 from packhorse.errors import ConfigError
@@ -274,3 +280,56 @@ def test_the_drivers_complaint_is_passed_on() -> None:
 def test_what_is_no_device_is_refused(asked: str) -> None:
     with pytest.raises(ConfigError, match="is not one of auto, cpu, cuda, cuda:N"):
         resolve(load({"device": asked}), TWO_GPUS)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (Config(engine=EngineOptions(without=("graph",))), "without: 'graph' .* not one of first"),
+        (
+            Config(engine=EngineOptions(without="graphs")),  # type: ignore[arg-type]
+            r"without: 'graphs' is not valid: expected \('graphs',\)",
+        ),
+        (Config(engine=EngineOptions(max_batch_tokens=-5)), "max_batch_tokens: '-5' is not valid"),
+        (Config(engine=EngineOptions(max_batch_time=-3)), "max_batch_time: '-3' is not valid"),
+        (Config(engine=EngineOptions(threads=2.5)), "threads: '2.5' .* a whole number"),  # type: ignore[arg-type]
+        (Config(engine=EngineOptions(threads="2")), "threads: '2' is not valid: expected 2"),
+        (Config(engine=EngineOptions(threads=True)), "threads: 'true' is not valid"),
+        (Config(server=ServerOptions(port=70000)), "port: '70000' is not valid: expected a port"),
+        (
+            Config(model=ModelOptions(offline="no")),  # type: ignore[arg-type]
+            "offline: 'no' is not valid: expected False",
+        ),
+        (Config(model=ModelOptions(dtype="int8")), "dtype: 'int8' is not one of auto"),
+    ],
+)
+def test_a_wrong_value_that_is_set_in_code_is_refused(config: Config, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        resolve(config, CPU_ONLY)
+
+
+def test_a_wrong_secret_that_is_set_in_code_is_not_quoted() -> None:
+    with pytest.raises(ConfigError, match=r"hf_token: \*\*\* is not valid") as caught:
+        resolve(Config(model=ModelOptions(hf_token=b"hf_s")), CPU_ONLY)  # type: ignore[arg-type]
+    assert "hf_s" not in str(caught.value)
+
+
+def test_code_can_leave_batches_without_a_bound_in_time() -> None:
+    config = Config(engine=EngineOptions(max_batch_time=math.inf, without=("graphs", "overlap")))
+    assert resolve(config, CPU_ONLY).engine.max_batch_time == math.inf
+
+
+def test_auto_says_once_why_it_does_not_take_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    hardware = replace(CPU_ONLY, gpu_fault="the CUDA driver answers cuInit with error 803")
+    with caplog.at_level(logging.WARNING):
+        resolve(resolve(Config(), hardware), hardware)
+        resolve(load({"device": "cpu"}), hardware)
+        resolve(Config(), CPU_ONLY)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "takes the CPU: the CUDA driver answers cuInit with error 803" in record.getMessage()
+
+
+def test_the_fast_tokenizer_can_be_switched_off() -> None:
+    assert tokenizer_choice(load({"tokenizer": "nanotoken"})) == "nanotoken"
+    assert tokenizer_choice(load({"without": "overlap,fast-tokenizer"})) == "tokenizers"

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import gc
+import os
+import stat
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +22,7 @@ import torch
 import packhorse.encoder
 from packhorse import AsyncEncoder, Encoder
 from packhorse.config import OPTIMISATIONS
+from packhorse.engine.cpu_runner import CpuRunner
 from packhorse.engine.engine import Engine
 from packhorse.errors import (
     CheckpointError,
@@ -25,7 +34,7 @@ from packhorse.errors import (
     UnavailableError,
     ValidationError,
 )
-from packhorse.request import Completions
+from packhorse.request import Completions, Output, Sequences
 from tests import tiny_checkpoints
 
 
@@ -206,6 +215,193 @@ def test_cuda_without_a_gpu_is_refused_and_auto_says_what_it_took() -> None:
         Encoder(device="cuda")
     with Encoder(tiny_checkpoints.shared()) as encoder:
         assert encoder.info["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("without", ("graph",), "without: 'graph' is not valid: 'graph' is not one of first-token"),
+        ("without", "overlap", r"without: 'overlap' is not valid: expected \('overlap',\)"),
+        ("max_batch_tokens", -5, "max_batch_tokens: '-5' is not valid: expected a whole number"),
+        ("max_batch_tokens", 0, "max_batch_tokens: '0' is not valid: expected a whole number"),
+        ("max_batch_time", -3, "max_batch_time: '-3' is not valid: expected a number above 0"),
+        ("max_batch_time", 0, "max_batch_time: '0' is not valid: expected a number above 0"),
+        ("threads", 2.5, "threads: '2.5' is not valid: expected a whole number of at least 1"),
+        ("threads", 0, "threads: '0' is not valid: expected a whole number of at least 1"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(option: str, value: Any, says: str) -> None:
+    wrong: dict[str, Any] = {option: value}
+    with pytest.raises(ConfigError, match=says):
+        Encoder(tiny_checkpoints.shared(), device="cpu", **wrong)
+
+
+FORKING = """
+import os, sys
+from packhorse import Encoder
+from packhorse.errors import UnavailableError
+
+encoder = Encoder(sys.argv[1], device="cpu")
+encoder.classify(["a"])
+child = os.fork()
+if child == 0:
+    try:
+        encoder.classify(["a"])
+    except UnavailableError as error:
+        os.write(1, str(error).encode())
+    encoder.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+encoder.classify(["a"])  # the child closed nothing of its parent's
+encoder.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_is_told_to_make_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(tiny_checkpoints.shared())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "this encoder was made before fork; make an Encoder in each process"
+
+
+def test_the_library_can_be_imported_where_there_are_no_posix_modules() -> None:
+    without = "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp']))"
+    script = f"{without}; import packhorse.encoder, packhorse.tools.classify_run"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_cpu_engine_signals_through_a_socket_that_never_blocks(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[CpuRunner] = []
+    start = CpuRunner.__init__
+
+    def remembered(self: CpuRunner, *args: Any, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(CpuRunner, "__init__", remembered)
+    with Encoder(tiny_checkpoints.shared(), device="cpu"):
+        fd = made[0].completion_fd
+        assert stat.S_ISSOCK(os.fstat(fd).st_mode)
+        assert not os.get_blocking(fd)
+
+
+def _threads() -> set[threading.Thread]:
+    """Ours."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("packhorse")}
+
+
+def _eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return holds()
+
+
+def test_encoders_that_are_dropped_end_their_threads() -> None:
+    before = _threads()
+    encoders = [Encoder(tiny_checkpoints.shared(), device="cpu") for _ in range(3)]
+    assert len(_threads() - before) == 6
+    for encoder in encoders:
+        encoder.classify(["a"])
+    del encoders, encoder
+    gc.collect()
+    assert _eventually(lambda: not _threads() - before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
+def test_loads_that_fail_leave_no_file_and_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Engine) -> None:
+        raise DeviceError("planted")
+
+    threads = _threads()
+    with Encoder(tiny_checkpoints.shared(), device="cpu"):
+        pass  # what is opened once, by torch for example
+    before = len(os.listdir("/proc/self/fd"))
+    for dtype in ("float16", "float32"):  # before there is a runner, and after
+        if dtype == "float32":
+            monkeypatch.setattr(Engine, "warm_up", broken)
+        for _ in range(5):
+            with pytest.raises(DeviceError):
+                Encoder(tiny_checkpoints.shared(), device="cpu", dtype=dtype)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert _eventually(lambda: not _threads() - threads)
+
+
+def test_the_callers_number_of_torch_threads_stays() -> None:
+    before = torch.get_num_threads()
+    with Encoder(tiny_checkpoints.shared(), device="cpu", threads=before + 1) as encoder:
+        encoder.classify(["a"])
+        assert torch.get_num_threads() == before
+
+
+class _Gated:
+    """Holds the CPU's first batch back, and counts what runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self.sequences = 0
+        compute = CpuRunner._run
+
+        def run(runner: CpuRunner, batch: Sequences) -> Output:
+            self.entered.set()
+            self.opened.wait(20)
+            self.sequences += len(batch)
+            return compute(runner, batch)
+
+        monkeypatch.setattr(CpuRunner, "_run", run)
+
+
+def test_awaits_that_are_cancelled_cost_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> int:
+        async with AsyncEncoder(tiny_checkpoints.shared(), device="cpu") as encoder:
+            gate = _Gated(monkeypatch)
+            first = asyncio.create_task(encoder.classify(["a"]))
+            await asyncio.to_thread(gate.entered.wait, 20)
+            others = [asyncio.create_task(encoder.classify(["b"] * 10)) for _ in range(5)]
+            await asyncio.sleep(0.3)  # all of them tokenised and in the engine
+            for other in others:
+                other.cancel()
+            await asyncio.wait(others)
+            gate.opened.set()
+            await first
+            await encoder.classify(["c"])
+            return gate.sequences
+
+    assert asyncio.run(ask()) == 2
+
+
+def test_an_await_that_is_cancelled_while_it_tokenises_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ask() -> int:
+        async with AsyncEncoder(tiny_checkpoints.shared(), device="cpu") as encoder:
+            gate = _Gated(monkeypatch)
+            gate.opened.set()
+            tokenizer = encoder._loaded.tokenizer
+            begun, go, encode = threading.Event(), threading.Event(), tokenizer.encode
+
+            def slow(*args: Any, **kwargs: Any) -> Sequences:
+                begun.set()
+                go.wait(20)
+                return encode(*args, **kwargs)
+
+            monkeypatch.setattr(type(tokenizer), "encode", lambda _, *a, **k: slow(*a, **k))
+            task = asyncio.create_task(encoder.classify(["b"] * 9000))
+            await asyncio.to_thread(begun.wait, 20)
+            task.cancel()
+            await asyncio.wait([task])
+            go.set()
+            await encoder.classify(["c"])
+            return gate.sequences
+
+    assert asyncio.run(ask()) < 2049  # at most the first piece, were it launched at once
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:

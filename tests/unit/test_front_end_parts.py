@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from packhorse import child as children
 from packhorse import logs
 from packhorse.channel.board import Board
 from packhorse.child import Child, Kind, described
-from packhorse.config import Config
+from packhorse.config import Config, EngineOptions, ModelOptions
 from packhorse.errors import (
     ConfigError,
     OverloadedError,
@@ -30,6 +31,7 @@ from packhorse.metrics import INPUTS_IN_FLIGHT, TOKENS_IN_FLIGHT, words
 from packhorse.server.admission import Admission
 from packhorse.server.body import ClientGoneError, read_body
 from packhorse.server.listen import bind, url_of
+from packhorse.server.process import wanted_backend
 
 
 def read(pieces: list[bytes], limit: int = 100, **headers: str) -> bytes:
@@ -198,14 +200,55 @@ def test_back_off_and_giving_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert child.process is not None
         child.process.wait()
         child.ready_since = now
-        child.bury(now + 1)
-        waits.append(child.start_at - now - 1)
+        child.bury(now + 0.5)
+        waits.append(child.start_at - now - 0.5)
     assert waits == pytest.approx([0.0, 0.2, 1.0, 2.0, 2.0])
     assert child.given_up
     child.start()
     child.ready_since = now  # and it stays ready long enough
     child.bury(now + children.STEADY_SECONDS)
     assert not child.given_up
+
+
+def test_what_was_ready_and_is_killed_is_started_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(children._MODULES, Kind.FRONT_END, "asyncio")  # waits for its input
+    child = Child(Kind.FRONT_END, launch())
+    for _ in range(2 * children.STARTS_IN_A_ROW):
+        child.start()
+        child.ready_since, child.was_ever_ready = 1000.0, True
+        child.signal(signal.SIGKILL)
+        assert child.bury(1000.1) == -signal.SIGKILL
+        assert child.start_at == 1000.1
+        assert not child.given_up
+
+
+def test_what_is_killed_before_it_is_ready_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(children._MODULES, Kind.FRONT_END, "asyncio")
+    child = Child(Kind.FRONT_END, launch())
+    child.was_ever_ready = True
+    for _ in range(children.STARTS_IN_A_ROW):
+        assert not child.given_up
+        child.start()
+        child.signal(signal.SIGKILL)
+        child.bury(1000.0)
+    assert child.given_up
+
+
+@pytest.mark.parametrize(
+    ("without", "tokenizer", "wanted"),
+    [
+        ((), "auto", "auto"),
+        (("overlap",), "nanotoken", "nanotoken"),
+        (("fast-tokenizer",), "auto", "tokenizers"),
+    ],
+)
+def test_the_fast_tokenizer_can_be_switched_off(
+    without: tuple[str, ...], tokenizer: str, wanted: str
+) -> None:
+    engine, model = EngineOptions(without=without), ModelOptions(tokenizer=tokenizer)
+    assert wanted_backend(Config(engine=engine, model=model)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -220,7 +263,6 @@ def test_a_launch_crosses_as_it_is() -> None:
 
     import msgspec
 
-    from packhorse.config import EngineOptions
     from packhorse.launch import tell
 
     sent = launch().for_engine(0, "cpu", 5).reporting_to(7)

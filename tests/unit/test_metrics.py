@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter as Tally
+from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from packhorse import metrics
 from packhorse.channel.board import Board
-from packhorse.server.observations import Observations
+from packhorse.server.observations import Observations, ShadowCounts
 
 
 def new_board(slots: int = 3) -> Board:
@@ -109,6 +110,19 @@ def test_observations_are_counted_together() -> None:
     assert samples["packhorse_sequences_total"] == 3000
     assert samples["packhorse_tokens_total"] == 15000
     assert samples["packhorse_truncated_sequences_total"] == 750
+
+
+def test_shadow_checks_are_added_to_those_of_the_process_before() -> None:
+    board = new_board()
+    for _ in range(2):  # one process after the other, in the same slot
+        tokenizer = SimpleNamespace(shadow_checked=0, shadow_differences=0)
+        counts = ShadowCounts(tokenizer, board.slots[1])  # type: ignore[arg-type]
+        for checked, differences in ((3, 0), (5, 1), (5, 1)):
+            tokenizer.shadow_checked, tokenizer.shadow_differences = checked, differences
+            counts.count()
+    samples = shown(board)
+    assert samples["packhorse_shadow_checked_texts_total"] == 10
+    assert samples["packhorse_shadow_differences_total"] == 2
 
 
 def test_total_of_a_word() -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -301,6 +302,42 @@ def test_who_may_use_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert may_use_threads(True)
     monkeypatch.setattr(tokenizer_backends, "_IMPORTED_IN", -1)
     assert not may_use_threads(True)
+
+
+@pytest.mark.parametrize("setting", ["", "off", "false", "FALSE", "f", "no", "n", "0"])
+def test_where_the_pool_of_tokenizers_is_off_a_batch_starts_no_thread(
+    tmp_path: Path, setting: str
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(word_piece().to_str())
+    code = f"""
+        import os
+        from pathlib import Path
+        from packhorse.tokenizer_backends import TokenizersBackend, pool_is_off
+        assert pool_is_off()
+        backend = TokenizersBackend(Path({str(file)!r}).read_text(), False)
+        before = len(os.listdir("/proc/self/task"))
+        assert len(backend.rows(["good film " * 90] * 64, True).lengths) == 64
+        assert len(os.listdir("/proc/self/task")) == before
+    """
+    environment = os.environ | {"TOKENIZERS_PARALLELISM": setting}
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=30
+    )
+
+
+def test_a_huge_text_does_not_stop_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "!" * 1_000_000
+    backend = TokenizersBackend(word_piece().to_str(), parallel=False)
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    slowest, last = 0.0, time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(backend.rows, [text], True)
+        while not reading.done():
+            time.sleep(0.005)
+            slowest, last = max(slowest, time.monotonic() - last), time.monotonic()
+    assert slowest < 0.5
+    assert reading.result().ids.tolist() == backend.library.encode(text).ids
 
 
 def test_rows_are_replaced_in_place() -> None:

@@ -8,8 +8,8 @@ next batch meanwhile.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -75,9 +75,11 @@ class CpuRunner:
         self._architecture = architecture
         self._threads = threads
         self._queue: queue.SimpleQueue[RunningBatch | None] = queue.SimpleQueue()
-        self.completion_fd, self._signal_fd = os.pipe()
-        os.set_blocking(self.completion_fd, False)
-        os.set_blocking(self._signal_fd, False)
+        # Not a pipe: on Windows only sockets can be waited for and are non-blocking.
+        self._signalled, self._signaller = socket.socketpair()
+        self._signalled.setblocking(False)
+        self._signaller.setblocking(False)
+        self.completion_fd = self._signalled.fileno()
         self._thread = threading.Thread(target=self._work, name="packhorse-cpu", daemon=True)
         self._thread.start()
 
@@ -105,8 +107,8 @@ class CpuRunner:
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
-            os.close(self._signal_fd)
-            os.close(self.completion_fd)
+            self._signaller.close()
+            self._signalled.close()
 
     def _work(self) -> None:
         torch.set_num_threads(self._threads)  # of this thread: OpenMP counts per calling thread
@@ -120,7 +122,7 @@ class CpuRunner:
 
     def _signal(self) -> None:
         with contextlib.suppress(BlockingIOError):  # already readable, which is all that is asked
-            os.write(self._signal_fd, b"\0")
+            self._signaller.send(b"\0")
 
     def _run(self, batch: Sequences) -> Output:
         started = time.perf_counter()

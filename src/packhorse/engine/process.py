@@ -66,7 +66,7 @@ FAILURES_BEFORE_PROBE = 3
 """Batches failing in a row after which an idle device is tried with batches known to be good."""
 
 FAILURES_UNDER_LOAD = 30
-"""The same for a device that is never idle."""
+"""After so many a device that is never idle is given nothing more until it is, and then tried."""
 
 
 class DeviceBrokenError(Exception):
@@ -131,10 +131,9 @@ class EngineProcess:
                 self._serve(key.data, events)
             else:
                 key.data()
-        queued = self._engine.queued()
         was_in_flight = self._engine.in_flight
         finished = self._engine.step()
-        self._count(queued, finished)  # first, so that who has an answer finds it counted
+        self._count(finished)  # first, so that who has an answer finds it counted
         for completions in finished:
             self._answer(completions)
         self._beat(bool(finished) or not was_in_flight)
@@ -155,11 +154,17 @@ class EngineProcess:
         channel = listener.accept(self._accepting)
         if channel is None:
             return
-        self._connected = self._connected % 0xFFFF + 1
-        front_end = FrontEnd(channel, self._connected)
+        front_end = FrontEnd(channel, self._free_number())
         self._front_ends[front_end.number] = front_end
         self._selector.register(channel, selectors.EVENT_READ, front_end)
         self._send(front_end, codec.encode_info(self._engine.info))
+
+    def _free_number(self) -> int:
+        """For a new front end: 16 bits, none that a connected one has."""
+        self._connected = self._connected % 0xFFFF + 1
+        while self._connected in self._front_ends:
+            self._connected = self._connected % 0xFFFF + 1
+        return self._connected
 
     def _drain_completion_fd(self) -> None:
         assert self._engine.completion_fd is not None
@@ -172,7 +177,11 @@ class EngineProcess:
             if events & selectors.EVENT_WRITE:
                 channel.flush()
                 self._watch(front_end)
-            while events & selectors.EVENT_READ and (message := channel.receive()) is not None:
+            while (
+                events & selectors.EVENT_READ
+                and not self._is_suspect
+                and (message := channel.receive()) is not None
+            ):
                 self._take(front_end, message)
         except ChannelClosedError:
             self._hang_up(front_end)
@@ -231,14 +240,14 @@ class EngineProcess:
             front_end.watched = events
             self._selector.modify(front_end.channel, events, front_end)
 
-    def _count(self, queued_before: tuple[int, int], finished: list[Completions]) -> None:
+    def _count(self, finished: list[Completions]) -> None:
         slot = self._slot
         sequences, tokens = self._engine.queued()
         slot[QUEUED_SEQUENCES.first] = sequences
         slot[QUEUED_TOKENS.first] = tokens
-        if sequences < queued_before[0]:  # what left the queue in this turn was launched
-            BATCH_SEQUENCES.observe(slot, queued_before[0] - sequences)
-            BATCH_TOKENS.observe(slot, queued_before[1] - tokens)
+        for batch_sequences, batch_tokens in self._engine.take_launched():
+            BATCH_SEQUENCES.observe(slot, batch_sequences)
+            BATCH_TOKENS.observe(slot, batch_tokens)
         for completions in finished:
             BATCH_TIME.observe(slot, completions.inference)
             self._longest = max(self._longest, completions.inference)
@@ -256,12 +265,22 @@ class EngineProcess:
             self._waiting_since = now
         self._vitals.beat(now, self._waiting_since, max(LEAST_PATIENCE, 10 * self._longest))
 
+    @property
+    def _is_suspect(self) -> bool:
+        """Whether so much failed that nothing more is taken until the device is tried.
+
+        What waits is worked off meanwhile, so a time comes when it is idle.
+        """
+        return self._failures >= FAILURES_UNDER_LOAD
+
     def _probe(self) -> None:
         """Find out whether the requests are at fault or the device.
 
+        Only when nothing is on the device: trying it needs the room of a batch.
+
         Raises DeviceBrokenError.
         """
-        if self._engine.in_flight and self._failures < FAILURES_UNDER_LOAD:
+        if self._engine.in_flight:
             return
         try:
             self._engine.warm_up()
@@ -292,7 +311,8 @@ def main() -> int:
     """Load, say so, run. The exit status tells the supervisor what went wrong."""
     launch = learn()
     name_process(f"engine {launch.index} ({launch.config.model.device})")
-    logs.configure(launch.config.server.log_level, f"engine {launch.index}")
+    server = launch.config.server
+    logs.configure(server.log_level, f"engine {launch.index}", server.json_output)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor's business
     board = launch.board()
     vitals = Vitals(board, launch.slot)

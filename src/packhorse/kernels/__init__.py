@@ -2,7 +2,7 @@
 
 ``select`` says which of the two a device runs. Every operation exists twice
 under one name and signature: fused in the module of its kind, and as its twin
-in ``reference``, which is the oracle, the documentation and the CPU path.
+in ``reference``, which is the oracle, the documentation and the path of older GPUs.
 Importing this package imports no Triton.
 """
 

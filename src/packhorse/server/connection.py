@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from packhorse.errors import MalformedRequestError
 from packhorse.server.body import ClientGoneError, Scope
 from packhorse.server.pending import Pending
-from packhorse.server.schemas import error_body
+from packhorse.server.schemas import error_body, error_text
 
 EXTENSION = "packhorse.exchange"
 
@@ -23,38 +23,100 @@ STALL_SECONDS = 20.0
 that), and so is one whose headers take longer."""
 
 
+HEADER_LIMIT = 65_536
+"""Most bytes of a request before its body: its path and its headers."""
+
+_TOO_LARGE = error_text(f"the request's headers have more than {HEADER_LIMIT} bytes", "Validation")
+
+
 class Connection(HttpToolsProtocol):
     """One client's connection. ``pending`` is the request that it waits for, if any."""
 
     pending: Pending | None = None
+    _in_headers = False
+    _header_bytes = 0
+    _header_chunks = 0
+    _begun = 0
+    _unread_before = 0
+    _has_drained = False
     _bytes_seen = 0
     _bytes_before = 0
     _sweeps_in_headers = 0
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers = True
+        self._begun += 1
+        self._header_bytes = self._header_chunks = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_header(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count_header(len(name) + len(value) + 4)  # colon, space and line end
+
     def on_headers_complete(self) -> None:
+        self._in_headers = False
         super().on_headers_complete()
         self.scope["extensions"] = {EXTENSION: Exchange(self, self.cycle)}  # type: ignore[dict-item]
 
     def data_received(self, data: bytes) -> None:
         self._bytes_seen += len(data)
+        is_only_headers = self._in_headers or self.cycle is None or not self.cycle.more_body
+        begun = self._begun + (not self._in_headers)
         super().data_received(data)
+        # The parser keeps a header to itself until it is whole: count what came as well, except
+        # where other requests came with it.
+        if self._in_headers and is_only_headers and self._begun == begun:
+            self._header_chunks += len(data)
+            if self._header_chunks > HEADER_LIMIT and not self.transport.is_closing():
+                self._refuse(431, _TOO_LARGE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.pending is not None:
             self.pending.abandon(ClientGoneError())
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._has_drained = True
+
     def send_400_response(self, msg: str) -> None:
-        """The request is not HTTP."""
-        body = error_body(MalformedRequestError(msg))
+        """The request is not HTTP, or its headers are too large."""
+        if self._header_bytes > HEADER_LIMIT:
+            self._refuse(431, _TOO_LARGE)
+        else:
+            self._refuse(400, error_body(MalformedRequestError(msg)))
+
+    def _count_header(self, size: int) -> None:
+        """Raises ValueError above the limit: the parser stops, and calls the request bad."""
+        self._header_bytes += size
+        if self._header_bytes > HEADER_LIMIT:
+            raise ValueError("the request's headers are too large")
+
+    def _refuse(self, status: int, body: bytes) -> None:
+        """Answer without an application, and close."""
         self.transport.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+            b"%bcontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[status], len(body), body)
         )
         self.transport.close()
 
     def stalls(self) -> bool:
         """Whether the client has kept us waiting since the last time this was asked."""
+        return self._does_not_read() or self._does_not_send()
+
+    def _does_not_read(self) -> bool:
+        """Whether it took nothing of what is written for it, be the request over or not."""
+        unread, before = self.transport.get_write_buffer_size(), self._unread_before
+        has_drained, self._has_drained = self._has_drained, False
+        self._unread_before = unread
+        return 0 < before <= unread and not has_drained
+
+    def _does_not_send(self) -> bool:
         moved = self._bytes_seen != self._bytes_before
         self._bytes_before = self._bytes_seen
         if self.cycle is None or self.cycle.response_complete:

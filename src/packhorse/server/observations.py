@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from packhorse import metrics
+from packhorse.tokenizer import Tokenizer
 
 _MOST = 1000
 
@@ -60,3 +61,22 @@ class Observations:
             (metrics.SEQUENCES, metrics.TOKENS, metrics.TRUNCATED), sums, strict=True
         ):
             slot[counter.first] += number
+
+
+class ShadowCounts:
+    """Carries what a tokenizer counted of its shadow check into a slot of the board.
+
+    By differences: the slot also holds what the processes before this one counted.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, slot: memoryview[float]) -> None:
+        self._tokenizer = tokenizer
+        self._slot = slot
+        self._checked = self._differences = 0
+
+    def count(self) -> None:
+        """Add what is new."""
+        checked, differences = self._tokenizer.shadow_checked, self._tokenizer.shadow_differences
+        self._slot[metrics.SHADOW_CHECKED.first] += checked - self._checked
+        self._slot[metrics.SHADOW_DIFFERENCES.first] += differences - self._differences
+        self._checked, self._differences = checked, differences

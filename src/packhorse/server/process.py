@@ -21,6 +21,7 @@ from packhorse import logs
 from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
+from packhorse.config import Config
 from packhorse.errors import SetupError
 from packhorse.launch import Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
@@ -29,7 +30,7 @@ from packhorse.server.app import App
 from packhorse.server.connection import STALL_SECONDS, Connection, sweep
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient, EngineLink
-from packhorse.server.observations import Observations
+from packhorse.server.observations import Observations, ShadowCounts
 from packhorse.server.service import Service
 from packhorse.tokenizer import Tokenizer
 from packhorse.tokenizer_backends import BackendChoice
@@ -43,6 +44,9 @@ KEEP_ALIVE_SECONDS = 75
 """Longer than load balancers keep idle connections (60 s): they must be the ones to close."""
 
 LOOK_SECONDS = 0.25
+
+SHADOW_SHARE = 0.001
+"""Of this share of texts the ids are compared with those of `tokenizers`."""
 
 
 class Server(uvicorn.Server):
@@ -100,6 +104,7 @@ class FrontEnd:
             slot=board.slots[launch.slot],
         )
         self._server = Server(_uvicorn_config(App(self._service)), board, launch.slot)
+        self._shadow = ShadowCounts(tokenizer, board.slots[launch.slot])
         self._announced = False
 
     async def run(self) -> None:
@@ -125,6 +130,7 @@ class FrontEnd:
         self._vitals.beat(time.monotonic(), waiting_since=0.0, patience=math.inf)
         self._engines.look()
         self._service.observations.flush()
+        self._shadow.count()
         if self._server.acceptor is not None:
             self._server.acceptor.count()
         if not self._announced and self._server.started and self._engines.fault is None:
@@ -162,18 +168,27 @@ async def _serve(launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer) -
     await FrontEnd(launch, checkpoint, tokenizer).run()
 
 
+def wanted_backend(config: Config) -> BackendChoice:
+    """Which library shall tokenise: the slow one where the fast one is switched off."""
+    if "fast-tokenizer" in config.engine.without:
+        return "tokenizers"
+    return cast(BackendChoice, config.model.tokenizer)
+
+
 def main() -> int:
     """Load the tokenizer, serve. The exit status tells the supervisor what went wrong."""
     launch = learn()
     name_process(f"front end {launch.index}")
-    logs.configure(launch.config.server.log_level, f"front end {launch.index}")
+    server = launch.config.server
+    logs.configure(server.log_level, f"front end {launch.index}", server.json_output)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor's business
     try:
         checkpoint = launch.checkpoint()
         tokenizer = Tokenizer.load(
             checkpoint,
-            backend=cast(BackendChoice, launch.config.model.tokenizer),
+            backend=wanted_backend(launch.config),
             parallel=False,  # the cores are shared with other front ends and the engine
+            shadow_share=SHADOW_SHARE,
         )
     except SetupError as error:
         return complain(error)

@@ -164,6 +164,7 @@ def _identity(run: Run, config: Config, checkpoint: Checkpoint, batch_rows: int)
             "dtype": _dtype(config),
             "tokenizer": config.model.tokenizer,
             "max batch tokens": config.engine.max_batch_tokens,
+            "without": sorted(config.engine.without),
             **asdict(run.scoring),
         },
     }
@@ -248,4 +249,5 @@ def _load(config: Config, checkpoint: Checkpoint) -> Encoder:
         tokenizer=config.model.tokenizer,
         threads=int(config.engine.threads),
         max_batch_tokens=None if budget == AUTO else int(budget),
+        without=config.engine.without,
     )

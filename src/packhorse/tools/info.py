@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packhorse import __version__
-from packhorse.config import Config, as_dict, resolve
+from packhorse.config import Config, as_dict, resolve, tokenizer_choice
 from packhorse.hardware import Hardware, detect
 from packhorse.tools.option_flags import add_model_argument, add_settings, read_settings
 
@@ -86,7 +86,7 @@ def describe_model(config: Config) -> dict[str, Any]:
         cache_dir=options.huggingface_hub_cache,
     )
     shape = checkpoint.architecture
-    tokenizer = Tokenizer.load(checkpoint, backend=options.tokenizer)  # type: ignore[arg-type]
+    tokenizer = Tokenizer.load(checkpoint, backend=tokenizer_choice(config))  # type: ignore[arg-type]
     files = sorted(path for path in checkpoint.folder.iterdir() if path.is_file())
     return {
         "id": checkpoint.model_id,

@@ -10,7 +10,6 @@ crash at any moment the state is true and what lies behind it is cut off.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -28,6 +27,11 @@ from packhorse.tools.resume_state import (
     sync_folder,
 )
 from packhorse.tools.table_files.rows import Place
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 Pour = Callable[[Path, Path], None]
 """Makes the final file out of the partial one, where they differ (Parquet)."""
@@ -197,7 +201,7 @@ def _open_at(path: Path, offset: int) -> BinaryIO:
     """
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(file)
     except BlockingIOError:
         file.close()
         raise SetupError(f"another process is writing {path}") from None
@@ -206,6 +210,12 @@ def _open_at(path: Path, offset: int) -> BinaryIO:
     file.truncate(offset)
     file.seek(offset)
     return file
+
+
+def _lock(file: BinaryIO) -> None:
+    """Raises BlockingIOError where another process has it; no lock on systems without flock."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _synced(file: BinaryIO) -> int:

@@ -64,6 +64,7 @@ class FakeEngine:
         self._waiting: deque[Any] = deque()
         self._running: Any = None
         self._started = 0.0
+        self._launched: list[tuple[int, int]] = []
         self.info = {"model_id": checkpoint.model_id, "device": "cpu", "dtype": "float32"}
         self.info |= {"max_batch_tokens": 4096, "max_batch_requests": 1024}
 
@@ -108,9 +109,15 @@ class FakeEngine:
         if self._running is None and self._waiting:
             self._running = self._waiting.popleft()
             self._started = time.monotonic()
+            sequences = self._running.sequences
+            self._launched.append((len(sequences), sequences.num_tokens))
             if not wanted.seconds and not wanted.hang:
                 done += self.step()
         return done
+
+    def take_launched(self) -> list[tuple[int, int]]:
+        launched, self._launched = self._launched, []
+        return launched
 
     def _answer(self, arrivals: Any, wanted: Control) -> Any:
         import numpy as np

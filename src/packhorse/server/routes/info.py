@@ -52,6 +52,7 @@ def _described(service: Service) -> dict[str, Any]:
         "device": engine.get("device"),
         "problem_type": service.checkpoint.problem_type,
         "tokenizer": service.tokenizer.backend,
+        "tokenizer_reason": service.tokenizer.backend_reason,
         "engine": engine,
         "config": as_dict(service.config),
     }

@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Sequence as PySequence
 
+import numpy as np
+
 from packhorse import metrics
 from packhorse.errors import (
     InternalError,
@@ -31,6 +33,8 @@ from packhorse.server.service import Service
 from packhorse.tokenizer import Direction
 
 logger = logging.getLogger(__name__)
+
+_NON_FINITE = NonFiniteOutputError.code
 
 _DIRECTIONS: dict[str, Direction] = {
     "right": "right",
@@ -157,8 +161,8 @@ class Predict:
     def _rows(self, pending: Pending, raw_scores: bool) -> list[bytes]:
         try:
             return self._writer.rows(pending, raw_scores)
-        except NonFiniteOutputError:
-            self._slot[metrics.NON_FINITE.first] += 1.0
+        except ServedError:
+            self._slot[metrics.NON_FINITE.first] += non_finite_in(pending)
             raise
 
     def _head(self, pending: Pending, total: float) -> bytes:
@@ -174,6 +178,14 @@ class Predict:
             pending.inference * 1000,
             pending.truncated,
         )
+
+
+def non_finite_in(pending: Pending) -> int:
+    """Inputs of an answered request for which the model gave no number."""
+    return sum(
+        int(np.count_nonzero(block.completions.codes[first : first + count] == _NON_FINITE))
+        for block, _, first, count in pending.parts
+    )
 
 
 def characters_of(inputs: PySequence[TextOrPair]) -> int:

@@ -1,0 +1,109 @@
+"""Clients that send endless headers, and clients that read nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from packhorse.server.connection import HEADER_LIMIT
+from tests.unit.test_connection import Site, answer_from, is_cut, site
+
+LINE = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+LARGE = json.dumps({"inputs": [["a"]] * 16_000}).encode()
+
+
+def headers(size: int) -> bytes:
+    """Whole header lines of so many bytes."""
+    return b"x-header: abcdefghijklmnopqr\r\n" * (size // 30)
+
+
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        (LINE + headers(60_000), headers(9_000)),
+        (LINE + headers(60_000), headers(9_000) + b"\r\n"),
+        (LINE + b"x: " + b"y" * 60_000, b"y" * 9_000),
+        (b"GET /" + b"y" * 60_000, b"y" * 9_000 + b" HTTP/1.1\r\n"),
+    ],
+)
+def test_headers_over_the_limit_are_refused_before_they_end(first: bytes, rest: bytes) -> None:
+    async def main() -> None:
+        async with site() as s:
+            reader, writer = await s.connect()
+            writer.write(first)
+            await asyncio.sleep(0.1)  # all of it is read: else the end would be a reset
+            writer.write(rest)
+            answer = await answer_from(reader)
+            assert answer.startswith(b"HTTP/1.1 431 ")
+            assert set(json.loads(answer.partition(b"\r\n\r\n")[2])) == {"error", "error_type"}
+            assert await is_cut(reader)
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_headers_up_to_the_limit_are_read_of_every_request() -> None:
+    async def main() -> None:
+        async with site() as s:
+            reader, writer = await s.connect()
+            for _ in range(3):
+                writer.write(LINE + headers(HEADER_LIMIT // 2))
+                await asyncio.sleep(0.05)
+                writer.write(headers(HEADER_LIMIT // 2 - 100) + b"\r\n")
+                assert b" 200 OK" in await answer_from(reader)
+            writer.close()
+
+    asyncio.run(main())
+
+
+async def unread(s: Site, sock: socket.socket) -> None:
+    """Ask for more than the system buffers, and read nothing until some of it waits."""
+    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(LARGE)
+    (connection,) = s.server.server_state.connections
+    for _ in range(40):
+        await asyncio.get_running_loop().sock_sendall(sock, head + LARGE)
+        await asyncio.sleep(0.1)
+        if connection.transport.get_write_buffer_size():
+            await asyncio.sleep(0.1)
+            return
+    raise AssertionError("the system buffers everything")
+
+
+async def client_of(s: Site) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", s._port))
+    await asyncio.sleep(0.05)
+    return sock
+
+
+def test_who_reads_nothing_of_an_answer_is_cut_off() -> None:
+    async def main() -> None:
+        async with site() as s:
+            with await client_of(s) as sock:
+                await unread(s, sock)
+                assert s.sweep() == 0
+                assert s.sweep() == 1
+                await asyncio.sleep(0.05)
+                assert not s.server.server_state.connections
+
+    asyncio.run(main())
+
+
+def test_who_reads_slowly_is_not() -> None:
+    async def main() -> None:
+        async with site() as s:
+            with await client_of(s) as sock:
+                await unread(s, sock)
+                for _ in range(3):
+                    assert s.sweep() == 0
+                    (connection,) = s.server.server_state.connections
+                    before = connection.transport.get_write_buffer_size()
+                    while before and connection.transport.get_write_buffer_size() == before:
+                        await asyncio.get_running_loop().sock_recv(sock, 65_536)
+
+    asyncio.run(main())
