@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = pytest.mark.timeout(600)  # all compilations happen before the first test
+pytestmark = [
+    pytest.mark.long,  # a minute and a half of compiling
+    pytest.mark.timeout(600),  # all of it happens before the first test
+]
 
 CAPABILITIES = [80, 86, 89, 90, 100, 120]
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}

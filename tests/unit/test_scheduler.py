@@ -94,8 +94,9 @@ def test_a_sequence_over_the_budget_runs_alone() -> None:
 
 def test_predicted_time_bounds_a_batch() -> None:
     cost = CostModel()
-    cost.observe(100, 0.1)
-    queue = Scheduler(Limits(1000, 50, 0.05), cost)
+    for tokens in (50, 100, 200):
+        cost.observe(tokens, tokens / 1000)
+    queue = Scheduler(Limits(1000, 50, 0.0505), cost)
     queue.add(arrivals_of({1: [10] * 20}))
     assert [len(batch.sequences) for batch in drain(queue)] == [5, 5, 5, 5]
 
