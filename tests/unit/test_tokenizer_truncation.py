@@ -5,10 +5,12 @@ import random
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
+from numpy.typing import NDArray
 
 from packhorse import truncation
 from packhorse.errors import ValidationError
@@ -42,12 +44,18 @@ def assert_as_the_reference(
     copy.enable_truncation(tokenizer.max_length, strategy="longest_first", direction=direction)
     encodings = copy.encode_batch(list(inputs))
     sequences = tokenizer.encode(inputs, direction=direction)
-    assert sequences.lengths.tolist() == [len(encoding.ids) for encoding in encodings]
-    assert sequences.input_ids.tolist() == [token for e in encodings for token in e.ids]
-    assert sequences.truncated.tolist() == [len(e.overflowing) > 0 for e in encodings]
+    assert_equal(sequences.lengths, [len(encoding.ids) for encoding in encodings])
+    assert_equal(sequences.input_ids, [token for e in encodings for token in e.ids])
+    assert_equal(sequences.truncated, [len(e.overflowing) > 0 for e in encodings])
     if sequences.segment_starts is not None:
         starts = [len(e.ids) - sum(e.type_ids) for e in encodings]
-        assert sequences.segment_starts.tolist() == starts
+        assert_equal(sequences.segment_starts, starts)
+
+
+def assert_equal(got: NDArray[Any], wanted: Sequence[int]) -> None:
+    """Pytest would spend minutes on showing where two long lists differ."""
+    same = got.tolist() == list(wanted)
+    assert same, f"{len(got)} numbers differ from {len(wanted)}"
 
 
 # Pairs.
