@@ -1,4 +1,4 @@
-"""The command line: ``packhorse serve``, ``classify``, ``info``.
+"""The command line: ``packhorse serve``, ``classify``, ``bench``, ``info``.
 
 Exit codes: 0 done; 1 what was asked for failed; 2 it could not begin, or was
 asked for wrongly; 130 interrupted (Ctrl-C); 141 the reader of the output went
