@@ -29,7 +29,7 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core, for `tokenizers` too
 
 from packhorse.checkpoint import DEMO_MODEL, load_checkpoint
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 
 TEXTS = Path(__file__).parent / "data" / "reviews.tsv"
 SETUPS = (

@@ -30,9 +30,9 @@ from packhorse.errors import SERVED_ERRORS, RequestError, ValidationError
 from packhorse.hardware import detect
 from packhorse.postprocess import scores_of
 from packhorse.request import Float32Array, Sequences, TextOrPair
-from packhorse.safe_cuts import Direction
-from packhorse.tokenizer import Tokenizer
-from packhorse.tokenizer_backends import BackendChoice
+from packhorse.tokenizing.backends import BackendChoice
+from packhorse.tokenizing.safe_cuts import Direction
+from packhorse.tokenizing.tokenizer import Tokenizer
 
 FIRST_TEXTS, MOST_TEXTS = 2048, 8192
 """How many texts are tokenised before the engine gets them. The first piece is small, so that the

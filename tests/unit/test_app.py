@@ -29,7 +29,7 @@ from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.observations import Observations
 from packhorse.server.pending import Block, Pending
 from packhorse.server.service import Service
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 
 NAN_LENGTH = 9
 

@@ -16,7 +16,7 @@ from tokenizers import processors
 from packhorse.checkpoint import Checkpoint
 from packhorse.errors import CheckpointError, ConfigError, TokenizationError, ValidationError
 from packhorse.request import Sequences, TextOrPair
-from packhorse.tokenizer import Direction, Tokenizer
+from packhorse.tokenizing.tokenizer import Direction, Tokenizer
 from tests.tiny_tokenizers import BUILDERS, WORDS, byte_level, fuzzed_texts, saved, word_piece
 
 LIMIT = 16
@@ -475,7 +475,7 @@ def test_too_long_without_truncation_names_index_length_and_limit(
 
 def test_it_imports_neither_torch_nor_an_http_server() -> None:
     code = (
-        "import sys, packhorse.tokenizer, nanotoken\n"
+        "import sys, packhorse.tokenizing.tokenizer, nanotoken\n"
         "bad = {'torch', 'transformers', 'starlette', 'uvicorn', 'httpx', 'requests'}\n"
         "assert not bad & set(sys.modules), bad & set(sys.modules)\n"
     )

@@ -16,15 +16,15 @@ import pytest
 from packhorse import tokenizer_backends
 from packhorse.errors import ConfigError, InternalError, ValidationError
 from packhorse.request import TextOrPair
-from packhorse.tokenizer import Tokenizer
-from packhorse.tokenizer_backends import (
+from packhorse.tokenizing.backends import (
     Backend,
     NanotokenBackend,
     Rows,
     TokenizersBackend,
     may_use_threads,
 )
-from packhorse.tokenizer_probes import probes
+from packhorse.tokenizing.probes import probes
+from packhorse.tokenizing.tokenizer import Tokenizer
 from tests.tiny_tokenizers import BUILDERS, fuzzed_texts, saved, word_piece
 
 
@@ -259,7 +259,7 @@ def test_a_forked_child_answers_a_batch_after_its_parent_used_the_pool(
     code = f"""
         import os, signal, sys
         from pathlib import Path
-        from packhorse.tokenizer import Tokenizer
+        from packhorse.tokenizing.tokenizer import Tokenizer
         from tests.tiny_tokenizers import saved, word_piece
         tokenizer = Tokenizer.load(
             saved(word_piece(), Path({str(tmp_path)!r})), backend={backend!r}, parallel={parallel}
@@ -313,7 +313,7 @@ def test_where_the_pool_of_tokenizers_is_off_a_batch_starts_no_thread(
     code = f"""
         import os
         from pathlib import Path
-        from packhorse.tokenizer_backends import TokenizersBackend, pool_is_off
+        from packhorse.tokenizing.backends import TokenizersBackend, pool_is_off
         assert pool_is_off()
         backend = TokenizersBackend(Path({str(file)!r}).read_text(), False)
         before = len(os.listdir("/proc/self/task"))

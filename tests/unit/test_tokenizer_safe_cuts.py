@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
-from packhorse.safe_cuts import SafeCuts, safe_cuts
+from packhorse.tokenizing.safe_cuts import SafeCuts, safe_cuts
 from tests.tiny_tokenizers import BUILDERS, WORDS, byte_level, fuzzed_texts, unigram, word_piece
 
 Builder = Callable[[], tokenizers.Tokenizer]

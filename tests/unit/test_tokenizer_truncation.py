@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from packhorse import truncation
 from packhorse.errors import ValidationError
 from packhorse.request import Int32Array, TextOrPair
-from packhorse.tokenizer import Direction, Tokenizer
-from packhorse.tokenizer_backends import Backend, Rows
-from packhorse.truncation import longest_first
+from packhorse.tokenizing.backends import Backend, Rows
+from packhorse.tokenizing.tokenizer import Direction, Tokenizer
+from packhorse.tokenizing.truncation import longest_first
 from tests.tiny_tokenizers import BUILDERS, WORDS, fuzzed_texts, saved
 
 DIRECTIONS: tuple[Direction, ...] = ("right", "left")
@@ -139,7 +139,7 @@ def only_second(first: Int32Array, second: Int32Array, room: int) -> tuple[Int32
 @pytest.mark.parametrize("fault", [one_off, blind_to_order, only_second])
 def test_the_grid_of_pairs_finds_a_fault(monkeypatch: pytest.MonkeyPatch, fault: object) -> None:
     tokenizer = loaded("word_piece", max_length=12)
-    monkeypatch.setattr("packhorse.tokenizer.longest_first", fault)
+    monkeypatch.setattr("packhorse.tokenizing.tokenizer.longest_first", fault)
     with pytest.raises(AssertionError):
         assert_as_the_reference(tokenizer, grid_of_pairs(), "right")
 
@@ -291,7 +291,7 @@ def test_the_fuzz_of_huge_texts_finds_an_unsafe_cut(monkeypatch: pytest.MonkeyPa
     def anywhere(self: object, text: str, characters: int, direction: Direction) -> str:
         return text[:characters] if direction == "right" else text[-characters:]
 
-    monkeypatch.setattr("packhorse.safe_cuts.SafeCuts.shorten", anywhere)
+    monkeypatch.setattr("packhorse.tokenizing.safe_cuts.SafeCuts.shorten", anywhere)
     small_windows(monkeypatch)
     tokenizer = loaded("word_piece", max_length=7)
     for direction in DIRECTIONS:

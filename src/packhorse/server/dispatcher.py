@@ -20,7 +20,7 @@ from packhorse.request import Sequences
 from packhorse.server.admission import Admission
 from packhorse.server.engine_client import EngineClient
 from packhorse.server.pending import Pending
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

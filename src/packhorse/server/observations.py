@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from packhorse import metrics
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 
 _MOST = 1000
 

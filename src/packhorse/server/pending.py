@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from packhorse.request import Completions, TextOrPair
-from packhorse.tokenizer import Direction
+from packhorse.tokenizing.tokenizer import Direction
 
 
 class Block:

@@ -32,8 +32,8 @@ from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient, EngineLink
 from packhorse.server.observations import Observations, ShadowCounts
 from packhorse.server.service import Service
-from packhorse.tokenizer import Tokenizer
-from packhorse.tokenizer_backends import BackendChoice
+from packhorse.tokenizing.backends import BackendChoice
+from packhorse.tokenizing.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from packhorse.server.admission import Admission
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient
 from packhorse.server.observations import Observations
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)

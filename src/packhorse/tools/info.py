@@ -75,7 +75,7 @@ def describe_machine(hardware: Hardware) -> dict[str, Any]:
 def describe_model(config: Config) -> dict[str, Any]:
     """Shape, labels, limits, tokenizer and files of the model that the settings name."""
     from packhorse.checkpoint import load_checkpoint
-    from packhorse.tokenizer import Tokenizer
+    from packhorse.tokenizing.tokenizer import Tokenizer
 
     options = config.model
     checkpoint = load_checkpoint(

@@ -13,7 +13,7 @@ from packhorse.checkpoint import Checkpoint
 from packhorse.errors import InternalError, NonFiniteOutputError, RequestError, ServedError
 from packhorse.postprocess import scores_of
 from packhorse.request import Float32Array, Sequences, TextOrPair, concatenate
-from packhorse.tokenizer import Direction
+from packhorse.tokenizing.tokenizer import Direction
 from packhorse.tools.table_files.rows import Ranking, RowBatch
 
 

@@ -30,7 +30,7 @@ from packhorse.server.responses import Headers, send_answer, send_error
 from packhorse.server.schemas import PredictRequest, decode_predict, inputs_of
 from packhorse.server.scores import ScoreWriter
 from packhorse.server.service import Service
-from packhorse.tokenizer import Direction
+from packhorse.tokenizing.tokenizer import Direction
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.hardware import detect
 from packhorse.request import Int32Array
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 from packhorse.tools.bench.agreement import spread_of
 from packhorse.tools.bench.flops import ModelSize
 from packhorse.tools.bench.programs import Place

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.request import Int32Array, Sequences
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 from packhorse.tools.bench.batch_plan import BatchPlan
 from packhorse.tools.bench.flops import ModelSize
 from packhorse.tools.bench.preparation import Plan

@@ -9,7 +9,7 @@ import numpy as np
 from packhorse.checkpoint import load_checkpoint
 from packhorse.postprocess import scores_of
 from packhorse.request import Float32Array, Int32Array
-from packhorse.tokenizer import Tokenizer
+from packhorse.tokenizing.tokenizer import Tokenizer
 from packhorse.tools.bench.batch_plan import BatchPlan
 from packhorse.tools.bench.flops import ModelSize
 from packhorse.tools.bench.programs import Place

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packhorse.errors import CheckpointError, ConfigError
 from packhorse.request import Int32Array, bounds_of
-from packhorse.tokenizer_probes import probes
+from packhorse.tokenizing.probes import probes
 
 BackendChoice = Literal["auto", "nanotoken", "tokenizers"]
 """auto: nanotoken if it gives the ids of `tokenizers` for every probe, else `tokenizers`."""

@@ -19,8 +19,8 @@ import tokenizers
 
 from packhorse.errors import CheckpointError
 from packhorse.request import Int32Array
-from packhorse.safe_cuts import Direction
-from packhorse.tokenizer_backends import Rows, gathered
+from packhorse.tokenizing.backends import Rows, gathered
+from packhorse.tokenizing.safe_cuts import Direction
 
 _Piece = tuple[Int32Array | int, Int32Array | int]
 

@@ -33,16 +33,16 @@ from packhorse.errors import (
     ValidationError,
 )
 from packhorse.request import BoolArray, Int32Array, Sequences, TextOrPair, concatenate
-from packhorse.safe_cuts import Direction, safe_cuts
-from packhorse.special_tokens import pair_layout, text_layout
-from packhorse.tokenizer_backends import (
+from packhorse.tokenizing.backends import (
     Backend,
     BackendChoice,
     LibraryFaultError,
     TokenizersBackend,
     chosen_backend,
 )
-from packhorse.truncation import Reader, first_unreadable, longest_first
+from packhorse.tokenizing.safe_cuts import Direction, safe_cuts
+from packhorse.tokenizing.special_tokens import pair_layout, text_layout
+from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first
 
 __all__ = ["BackendChoice", "Direction", "Tokenizer"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from packhorse.request import BoolArray, Int32Array, TextOrPair
-from packhorse.safe_cuts import Direction, SafeCuts
-from packhorse.tokenizer_backends import Backend, LibraryFaultError, Rows, rows_of
+from packhorse.tokenizing.backends import Backend, LibraryFaultError, Rows, rows_of
+from packhorse.tokenizing.safe_cuts import Direction, SafeCuts
 
 _CHARACTERS_PER_TOKEN = 8
 """How much of a huge text to read at first. English prose has 4 to 5: mostly it is enough."""
