@@ -120,6 +120,31 @@ def linear_activation(
     return next(tile for most, tile in LINEAR_ACTIVATION_HOPPER if size <= most)
 
 
+CACHE_SHARE = 0.7
+"""How much of the L2 the activations between two products may take, to be still there."""
+
+
+def feed_forward_rows(rows: int, row_bytes: int, cache_bytes: int) -> int:
+    """Rows of a feed-forward layer at a time: equal pieces, of whole tiles of 128 rows.
+
+    row_bytes    what one row has between the two products
+    cache_bytes  of L2; 0 where it is not known: all rows at once
+    """
+    most = int(CACHE_SHARE * cache_bytes) // row_bytes
+    if most < 128:
+        return max(rows, 1)
+    pieces = max(1, math.ceil(rows / most))
+    return math.ceil(rows / pieces / 128) * 128
+
+
+@cache
+def cache_bytes(device: torch.device) -> int:
+    """Bytes of L2; 0 without a GPU."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
 PREFETCH = True
 """Whether weights are fetched into L2 while a kernel waits for the one before it."""
 

@@ -92,11 +92,6 @@ class Backend(Protocol):
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
         """x W^T + b: (rows, in) to (rows, out)."""
 
-    def dense_activation(
-        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
-    ) -> Tensor:
-        """activation(x W^T + b): (rows, D) to (rows, F)."""
-
     def dense_residual_norm(
         self,
         x: Tensor,
@@ -106,6 +101,22 @@ class Backend(Protocol):
         out: Tensor | None = None,
     ) -> Tensor:
         """LayerNorm(x W^T + b + residual): (rows, in) and (rows, D) to (rows, D)."""
+
+    def feed_forward(
+        self,
+        x: Tensor,
+        mlp_in: Dense,
+        activation: str,
+        mlp_out: Dense,
+        norm: Norm,
+        inner: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """LayerNorm(activation(x W^T + b) V^T + c + x): (rows, D) to (rows, D).
+
+        ``inner`` is memory for the (rows, F) between the products, of rows F elements;
+        ``out`` is not x.
+        """
 
     def attention(
         self,

@@ -41,11 +41,6 @@ class CpuBackend:
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
         return _placed(F.linear(x, layer.weight, layer.bias), out)
 
-    def dense_activation(
-        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
-    ) -> Tensor:
-        return _placed(ACTIVATIONS[activation](F.linear(x, layer.weight, layer.bias)), out)
-
     def dense_residual_norm(
         self,
         x: Tensor,
@@ -55,6 +50,19 @@ class CpuBackend:
         out: Tensor | None = None,
     ) -> Tensor:
         return _placed(_norm(F.linear(x, layer.weight, layer.bias).add_(residual), norm), out)
+
+    def feed_forward(
+        self,
+        x: Tensor,
+        mlp_in: Dense,
+        activation: str,
+        mlp_out: Dense,
+        norm: Norm,
+        inner: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        wide = ACTIVATIONS[activation](F.linear(x, mlp_in.weight, mlp_in.bias))
+        return self.dense_residual_norm(wide, mlp_out, x, norm, out=out)
 
     def attention(
         self,

@@ -207,12 +207,12 @@ class PackedEncoder:
         projected = self.backend.dense_residual_norm(
             attended, layer.attention_output, residual, layer.attention_norm, out=projected
         )
-        inner = self.backend.dense_activation(
+        return self.backend.feed_forward(
             projected,
             layer.mlp_in,
             self.activation,
-            out=_shaped(wide, residual.shape[0], self.intermediate_size),
-        )
-        return self.backend.dense_residual_norm(
-            inner, layer.mlp_out, projected, layer.mlp_norm, out=hidden
+            layer.mlp_out,
+            layer.mlp_norm,
+            inner=wide,
+            out=hidden,
         )

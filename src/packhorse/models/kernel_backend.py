@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from packhorse.kernels import Ops
+from packhorse.kernels import Ops, tiles
 from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
 
 
@@ -57,6 +58,30 @@ class KernelBackend:
         return self._kernels.linear_residual_norm(
             x, layer.weight, layer.bias, residual, norm.gamma, norm.beta, norm.eps, out=out
         )
+
+    def feed_forward(
+        self,
+        x: Tensor,
+        mlp_in: Dense,
+        activation: str,
+        mlp_out: Dense,
+        norm: Norm,
+        inner: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """In pieces of rows whose inner activations stay in L2 from one product to the next."""
+        rows, width = x.shape[0], mlp_in.weight.shape[0]
+        step = tiles.feed_forward_rows(rows, width * x.element_size(), tiles.cache_bytes(x.device))
+        if inner is None:
+            inner = x.new_empty(min(step, rows) * width)
+        if out is None:
+            out = torch.empty_like(x)
+        for start in range(0, rows, step):
+            piece = x[start : start + step]
+            wide = inner[: piece.shape[0] * width].view(-1, width)
+            self.dense_activation(piece, mlp_in, activation, out=wide)
+            self.dense_residual_norm(wide, mlp_out, piece, norm, out=out[start : start + step])
+        return out
 
     def attention(
         self,
