@@ -69,6 +69,10 @@ def _duration(text: str) -> float:
     return number
 
 
+def _positive_or_none(text: str) -> int | None:
+    return None if text == "none" else _positive(text)
+
+
 def _duration_or_auto(text: str) -> float | str:
     return AUTO if text == AUTO else _duration(text)
 
@@ -191,6 +195,12 @@ class ServerOptions:
     )
     max_client_batch_size: int = option(
         16384, "Most inputs in one request; more are refused with 422.", _positive, tei=True
+    )
+    default_timeout_ms: int | None = option(
+        None,
+        "Time a request may take without its own header x-timeout-ms, in ms; then it gets 504. "
+        "none: as long as it takes.",
+        _positive_or_none,
     )
     auto_truncate: bool = option(
         True, "Cut inputs that are too long unless a request says otherwise.", _boolean, tei=True

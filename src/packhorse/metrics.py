@@ -153,6 +153,10 @@ TOKENS_IN_FLIGHT = Gauge("packhorse_tokens_in_flight", "Tokens of these inputs, 
 
 QUEUED_SEQUENCES = Gauge("packhorse_queued_sequences", "Inputs that wait for a batch.")
 QUEUED_TOKENS = Gauge("packhorse_queued_tokens", "Tokens that wait for a batch.")
+WAITING_CLIENTS = Gauge("packhorse_waiting_clients", "Clients that have inputs waiting.")
+PREDICTED_RATE = Gauge(
+    "packhorse_predicted_tokens_per_second", "What engines are predicted to work off."
+)
 BATCH_SEQUENCES = Histogram("packhorse_batch_sequences", "Inputs of a batch.", SIZES)
 BATCH_TOKENS = Histogram("packhorse_batch_tokens", "Tokens of a batch.", SIZES)
 BATCH_TIME = Histogram("packhorse_batch_duration_seconds", "A batch on the device.", SECONDS)

@@ -17,8 +17,10 @@ from typing import Any
 import httpx
 
 from tests.e2e.fake_engine.sitecustomize import CONTROL_FILE
+from tests.e2e.fake_runner.sitecustomize import CONTROL_FILE as DEVICE_FILE
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine"
+FAKE_RUNNER = Path(__file__).parent / "fake_runner"
 
 _SERVE = """
 import sys
@@ -36,12 +38,15 @@ sys.exit(status)
 class Service:
     """One server. Its engine is a fake, unless ``real``; see fake_engine for what ``control`` can.
 
+    With ``device`` the engine is real and only what is below it a fake: see fake_runner.
+
     The port is a free one, and the checkpoint the demo model unless settings say otherwise.
     """
 
     def __init__(
         self,
         real: bool = False,
+        device: bool = False,
         environment: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
         **settings: Any,
@@ -54,7 +59,9 @@ class Service:
         self.log_file = folder / "log"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PACKHORSE_")}
         if not real:
-            inherited |= {"PYTHONPATH": str(FAKE_ENGINE), CONTROL_FILE: str(self._control_file)}
+            fake, variable = (FAKE_RUNNER, DEVICE_FILE) if device else (FAKE_ENGINE, CONTROL_FILE)
+            path = os.pathsep.join(filter(None, [str(fake), inherited.get("PYTHONPATH")]))
+            inherited |= {"PYTHONPATH": path, variable: str(self._control_file)}
         self._environment = inherited | (environment or {})
         self._settings = {"port": 0, "front_ends": 1} | settings
         self.url = ""
@@ -62,7 +69,7 @@ class Service:
         self.control()
 
     def control(self, **values: Any) -> None:
-        """What the fake engine does from now on."""
+        """What the fake engine, or the fake device, does from now on."""
         new = self._control_file.with_suffix(".new")
         new.write_text(json.dumps(values))
         new.rename(self._control_file)

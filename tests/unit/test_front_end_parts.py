@@ -31,6 +31,7 @@ from packhorse.metrics import INPUTS_IN_FLIGHT, TOKENS_IN_FLIGHT, words
 from packhorse.server.admission import Admission
 from packhorse.server.body import ClientGoneError, read_body
 from packhorse.server.listen import bind, url_of
+from packhorse.server.pending import Pending
 from packhorse.server.process import wanted_backend
 
 
@@ -111,8 +112,12 @@ def test_admission_counts_all_front_ends() -> None:
     one.settle(tokens, 100, 600)
     assert board.total(INPUTS_IN_FLIGHT.first) == 10
     assert board.total(TOKENS_IN_FLIGHT.first) == 100 + other_tokens
-    one.release(6, 100)
-    other.release(4, other_tokens)
+    loop = asyncio.new_event_loop()
+    first = Pending(["x"] * 6, 600, True, "right", tokens, loop.create_future())
+    first.tokens = 100
+    one.release(first)
+    other.release(Pending(["x"] * 4, 400, True, "right", other_tokens, loop.create_future()))
+    loop.close()
     assert board.total(INPUTS_IN_FLIGHT.first) == 0
     assert board.total(TOKENS_IN_FLIGHT.first) == 0
     other.reserve(10, 10)

@@ -100,6 +100,10 @@ class Engine:
         """Sequences and tokens that wait."""
         return self._scheduler.num_sequences, self._scheduler.num_tokens
 
+    def outlook(self) -> tuple[int, float]:
+        """Clients that wait, and tokens a second that are predicted to be worked off."""
+        return self._scheduler.num_clients, self._scheduler.rate
+
     def add(self, arrivals: Arrivals) -> None:
         """Queue requests."""
         self._scheduler.add(arrivals)

@@ -41,8 +41,10 @@ from packhorse.metrics import (
     BATCH_TIME,
     BATCH_TOKENS,
     FAILED_BATCHES,
+    PREDICTED_RATE,
     QUEUED_SEQUENCES,
     QUEUED_TOKENS,
+    WAITING_CLIENTS,
 )
 from packhorse.request import Completions
 
@@ -245,6 +247,9 @@ class EngineProcess:
         sequences, tokens = self._engine.queued()
         slot[QUEUED_SEQUENCES.first] = sequences
         slot[QUEUED_TOKENS.first] = tokens
+        clients, rate = self._engine.outlook()
+        slot[WAITING_CLIENTS.first] = clients
+        slot[PREDICTED_RATE.first] = rate
         for batch_sequences, batch_tokens in self._engine.take_launched():
             BATCH_SEQUENCES.observe(slot, batch_sequences)
             BATCH_TOKENS.observe(slot, batch_tokens)

@@ -56,6 +56,18 @@ class Scheduler:
         self.num_sequences += len(arrivals.sequences)
         self.num_tokens += arrivals.sequences.num_tokens
 
+    @property
+    def num_clients(self) -> int:
+        """Clients that have something waiting, or had when their turn was last."""
+        return len(self._clients)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second that batches of the usual size are predicted to do; 0 if not known."""
+        tokens = self._token_budget()
+        seconds = self._cost.predict(tokens)
+        return tokens / seconds if seconds > 0 else 0.0
+
     def next_batch(self) -> Batch | None:
         """The next batch, or None when nothing waits.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from packhorse.errors import InternalError, ServedError
+from packhorse.errors import DeadlineExceededError, InternalError, ServedError
 from packhorse.logs import describe
 from packhorse.request import Sequences
 from packhorse.server.admission import Admission
@@ -49,13 +50,24 @@ class Dispatcher:
         self._turn: list[Pending] = []
 
     def submit(self, pending: Pending) -> None:
-        """Send it on its way; its future tells of the end."""
+        """Send it on its way; its future tells of the end, which its deadline may be."""
+        if pending.terms.deadline < math.inf:
+            self._limit(pending)
         if pending.characters > INLINE_CHARACTERS:
             self._submit_large(pending)
             return
         if not self._turn:
             self._loop.call_soon(self._send_turn)
         self._turn.append(pending)
+
+    def _limit(self, pending: Pending) -> None:
+        """End the wait at the deadline, wherever the request is by then."""
+        left = pending.terms.deadline - time.monotonic()
+        if left <= 0:
+            _expire(pending)
+            return
+        timer = self._loop.call_later(left, _expire, pending)
+        pending.future.add_done_callback(lambda _: timer.cancel())
 
     def _submit_large(self, pending: Pending) -> None:
         begun = time.monotonic()
@@ -137,6 +149,10 @@ def _by_options(requests: list[Pending]) -> list[list[Pending]]:
         if not pending.future.done():
             groups.setdefault((pending.truncate, pending.direction), []).append(pending)
     return list(groups.values())
+
+
+def _expire(pending: Pending) -> None:
+    pending.abandon(DeadlineExceededError("the deadline passed before the answer was there"))
 
 
 def _served(error: BaseException) -> ServedError:

@@ -24,7 +24,7 @@ from packhorse.channel.channel import (
 )
 from packhorse.channel.codec import Kind
 from packhorse.channel.vitals import Vitals
-from packhorse.errors import DeadlineExceededError, OverloadedError, ServedError, UnavailableError
+from packhorse.errors import OverloadedError, ServedError, UnavailableError
 from packhorse.request import Arrivals, Completions, Sequences
 from packhorse.server.pending import Block, Pending
 
@@ -75,12 +75,10 @@ class EngineLink:
         self._lose()
 
     def look(self, now: float) -> None:
-        """Check the engine's vitals, and deadlines; called now and then."""
+        """Check the engine's vitals; called now and then."""
         if self.info is not None:
             fault = self._vitals.fault(now)
             self.fault = None if fault is None else f"the engine {fault}"
-        for late in [p for p in self._pending.values() if p.deadline < now]:
-            late.abandon(DeadlineExceededError("the deadline passed before the answer was there"))
 
     def send(self, requests: PySequence[Pending], sequences: Sequences) -> None:
         """Send requests, whose inputs are ``sequences``; they are failed if it cannot be."""
@@ -221,7 +219,7 @@ class EngineClient:
             link.close()
 
     def look(self) -> None:
-        """Check vitals and deadlines; called now and then."""
+        """Check vitals; called now and then."""
         now = time.monotonic()
         for link in self.links:
             link.look(now)
@@ -248,9 +246,9 @@ def _arrivals(first: int, requests: PySequence[Pending], sequences: Sequences) -
     return Arrivals(
         tickets=np.arange(first, first + count, dtype=np.uint64),
         counts=np.array([pending.count for pending in requests], np.int32),
-        clients=np.zeros(count, np.uint64),
-        priorities=np.zeros(count, np.int8),
-        deadlines=np.array([pending.deadline for pending in requests], np.float64),
+        clients=np.array([pending.terms.client for pending in requests], np.uint64),
+        priorities=np.array([pending.terms.priority for pending in requests], np.int8),
+        deadlines=np.array([pending.terms.deadline for pending in requests], np.float64),
         sequences=sequences,
         arrived=time.monotonic(),
     )

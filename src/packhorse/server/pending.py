@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Any
 
 from packhorse.request import Completions, TextOrPair
+from packhorse.server.terms import ANYONE, Terms
 from packhorse.tokenizing.tokenizer import Direction
 
 
@@ -29,8 +29,9 @@ class Pending:
     """Await ``future``, then read the rest.
 
     characters    of all texts
-    deadline      time.monotonic() at which the answer is worthless
-    tokens        of all inputs: an estimate, then the real number
+    terms         who asks, how urgently and until when
+    estimate      of its tokens, made when it was let in
+    tokens        of all inputs: the estimate, then the real number
     truncated     inputs that were cut
     parts         (block, offset in the request, first row in the block, count), as they came
     tokenization  seconds; it was tokenised together with others, so it is theirs as well
@@ -39,9 +40,9 @@ class Pending:
     """
 
     __slots__ = (
-        *("characters", "count", "deadline", "direction", "future", "inference", "inputs", "left"),
-        *("on_abandon", "parts", "queue_wait", "ticket", "tokenization", "tokens", "truncate"),
-        "truncated",
+        *("characters", "count", "direction", "estimate", "future", "inference", "inputs", "left"),
+        *("on_abandon", "parts", "queue_wait", "terms", "ticket", "tokenization", "tokens"),
+        *("truncate", "truncated"),
     )
 
     def __init__(
@@ -52,16 +53,16 @@ class Pending:
         direction: Direction,
         tokens: int,
         future: asyncio.Future[None],
-        deadline: float = math.inf,
+        terms: Terms = ANYONE,
     ) -> None:
         self.inputs = inputs
         self.characters = characters
         self.truncate = truncate
         self.direction = direction
-        self.deadline = deadline
+        self.terms = terms
         self.future = future
         self.count = self.left = len(inputs)
-        self.tokens = tokens
+        self.tokens = self.estimate = tokens
         self.truncated = 0
         self.ticket = 0
         self.parts: list[tuple[Block, int, int, int]] = []

@@ -85,6 +85,9 @@ class FakeEngine:
         waiting = [arrivals.sequences for arrivals in self._waiting]
         return sum(map(len, waiting)), sum(s.num_tokens for s in waiting)
 
+    def outlook(self) -> tuple[int, float]:
+        return len(self._waiting), 0.0
+
     def add(self, arrivals: Any) -> None:
         self._waiting.append(arrivals)
 

@@ -30,6 +30,7 @@ from packhorse.server.responses import Headers, send_answer, send_error
 from packhorse.server.schemas import PredictRequest, decode_predict, inputs_of
 from packhorse.server.scores import ScoreWriter
 from packhorse.server.service import Service
+from packhorse.server.terms import Terms, terms_of
 from packhorse.tokenizing.tokenizer import Direction
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Predict:
         self._engines = service.engines
         self._payload_limit = server.payload_limit
         self._most_inputs = server.max_client_batch_size
+        self._default_timeout = server.default_timeout_ms
         self._auto_truncate = server.auto_truncate
         self._writer = ScoreWriter(service.checkpoint.labels, service.checkpoint.problem_type)
         self._slot = service.slot
@@ -82,7 +84,8 @@ class Predict:
         try:
             body = await read_body(scope, receive, self._payload_limit)
             exchange = exchange_of(scope)
-            answer, head = await self._answer(body, exchange, started)
+            terms = terms_of(scope, started, self._default_timeout)
+            answer, head = await self._answer(body, exchange, terms, started)
             self._count("200")
             if exchange is None:
                 await send_answer(send, 200, answer, _parsed(head))
@@ -102,7 +105,7 @@ class Predict:
         self._slot[self._words[status]] += 1.0
 
     async def _answer(
-        self, body: bytes, exchange: Exchange | None, started: float
+        self, body: bytes, exchange: Exchange | None, terms: Terms, started: float
     ) -> tuple[bytes, bytes]:
         """The body of the answer, and its header lines.
 
@@ -116,8 +119,9 @@ class Predict:
             characters,
             self._auto_truncate if request.truncate is None else request.truncate,
             _DIRECTIONS[request.truncation_direction],
-            self._admission.reserve(len(inputs), characters),
+            self._admission.reserve(len(inputs), characters, terms),
             asyncio.get_running_loop().create_future(),
+            terms,
         )
         if exchange is not None:
             exchange.wait_for(pending)
@@ -127,7 +131,7 @@ class Predict:
         finally:
             if exchange is not None:
                 exchange.wait_for(None)
-            self._admission.release(pending.count, pending.tokens)
+            self._admission.release(pending)
         rows = self._rows(pending, request.raw_scores)
         total = time.monotonic() - started
         self._observations.add(

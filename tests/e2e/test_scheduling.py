@@ -1,0 +1,145 @@
+"""Clients take turns, urgent requests overtake, deadlines end: over a real server and engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from email.message import Message
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.service import Service, service, until
+
+SECONDS_A_TOKEN = 0.002  # of the fake device; "word" is a sequence of 3 tokens
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Service]:
+    with service(device=True, max_batch_tokens=64, max_batch_time=1000) as made:
+        made.control(seconds_a_token=SECONDS_A_TOKEN)
+        yield made
+
+
+class Answer(NamedTuple):
+    status_code: int
+    headers: Message
+    body: Any
+    came: float  # time.monotonic()
+
+
+def ask(
+    server: Service, inputs: Any, address: str = "127.0.0.1", headers: dict[str, str] | None = None
+) -> Answer:
+    """What a client at this address gets; quicker than httpx, whose clients take long to make."""
+    port = int(server.url.rpartition(":")[2])
+    with closing(HTTPConnection("127.0.0.1", port, 30, source_address=(address, 0))) as connection:
+        connection.request("POST", "/predict", json.dumps({"inputs": inputs}), headers or {})
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.headers, json.load(answer), time.monotonic())
+
+
+def urgency(name: str) -> dict[str, str]:
+    return {"x-priority": name}
+
+
+def within(milliseconds: int) -> dict[str, str]:
+    return {"x-timeout-ms": str(milliseconds)}
+
+
+def in_flight(server: Service, inputs: int) -> bool:
+    return server.metric("packhorse_inputs_in_flight") >= inputs
+
+
+def test_a_client_with_one_text_does_not_wait_for_anothers_list(server: Service) -> None:
+    with ThreadPoolExecutor(1) as clients:
+        long = clients.submit(ask, server, [["word"]] * 400, "127.0.0.2")  # 2.4 s of work
+        until(lambda: in_flight(server, 400))
+        begun = time.monotonic()
+        single = ask(server, "word", "127.0.0.3")
+        assert single.status_code == 200
+        assert single.came - begun < 0.8  # a batch that runs, and one that it is part of
+        assert long.result().status_code == 200
+    assert len(long.result().body) == 400
+    assert long.result().came - single.came > 0.5
+
+
+def test_urgent_requests_overtake_those_of_the_same_client(server: Service) -> None:
+    with ThreadPoolExecutor(3) as clients:
+        long = clients.submit(ask, server, [["word"]] * 400)
+        until(lambda: in_flight(server, 400))
+        low = clients.submit(ask, server, "word", headers=urgency("low"))
+        until(lambda: in_flight(server, 401))
+        normal = clients.submit(ask, server, "word", headers=urgency("normal"))
+        until(lambda: in_flight(server, 402))
+        high = ask(server, "word", headers=urgency("high"))
+        answers = [one.result() for one in (long, normal, low)]
+    assert [answer.status_code for answer in (high, *answers)] == [200] * 4
+    assert high.came < answers[0].came - 0.5  # while the list still ran
+    assert max(answers[0].came, answers[1].came) < answers[2].came + 0.05
+
+
+def test_a_request_ends_at_its_deadline_while_it_waits(server: Service) -> None:
+    with ThreadPoolExecutor(1) as clients:
+        long = clients.submit(ask, server, [["word"]] * 200)
+        until(lambda: in_flight(server, 200))
+        # Another client has nothing before it, so it is let in; but it has more than a batch.
+        begun = time.monotonic()
+        late = ask(server, [["word"]] * 200, "127.0.0.2", within(300))
+        assert long.result().status_code == 200
+    assert late.status_code == 504
+    assert late.body["error_type"] == "Overloaded"
+    assert "deadline" in late.body["error"]
+    assert 0.25 < late.came - begun < 0.7
+    until(lambda: server.metric("packhorse_queued_sequences") == 0, 2)
+    assert server.metric("packhorse_inputs_in_flight") == 0
+
+
+def test_a_request_ends_at_its_deadline_while_it_is_computed(server: Service) -> None:
+    server.control(seconds=1.0)
+    try:
+        begun = time.monotonic()
+        late = ask(server, "word", headers=within(200))
+    finally:
+        server.control(seconds_a_token=SECONDS_A_TOKEN)
+    assert late.status_code == 504
+    assert late.came - begun < 0.6
+    assert ask(server, "word").status_code == 200
+
+
+def test_who_would_wait_past_the_deadline_is_told_at_once_when_to_come_back(
+    server: Service,
+) -> None:
+    for count in (5, 10, 20) * 4:  # the engine learns how fast its device is
+        ask(server, [["word"]] * count)
+    with ThreadPoolExecutor(1) as clients:
+        long = clients.submit(ask, server, [["word"]] * 500)  # 3 s
+        until(lambda: in_flight(server, 500))
+        begun = time.monotonic()
+        refused = ask(server, "word", headers=within(1000))
+        assert refused.status_code == 429
+        assert refused.came - begun < 0.5
+        assert 2 <= int(refused.headers["retry-after"]) <= 6
+        assert ask(server, "word", headers=within(20_000)).status_code == 200
+        assert long.result().status_code == 200
+
+
+@pytest.mark.parametrize("name", ["x-priority", "x-timeout-ms"])
+def test_headers_that_mean_nothing_are_refused(server: Service, name: str) -> None:
+    refused = ask(server, "word", headers={name: "soon"})
+    assert refused.status_code == 422
+    assert name in refused.body["error"]
+
+
+def test_the_server_has_a_deadline_for_those_who_name_none() -> None:
+    with service(device=True, default_timeout_ms=200) as server:
+        server.control(seconds=0.8)
+        begun = time.monotonic()
+        late = ask(server, "word")
+        assert late.status_code == 504
+        assert late.came - begun < 0.6
+        assert ask(server, "word", headers=within(5000)).status_code == 200
