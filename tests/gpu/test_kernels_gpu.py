@@ -245,7 +245,7 @@ def test_products_of_few_rows(ops, hidden, width, dtype):
         assert (got.double() - normal).abs().max() < 10 * eps
 
 
-@pytest.mark.parametrize("count", [1, 3, 8, 9])
+@pytest.mark.parametrize("count", [1, 3, 8, 9, 414, 600])
 def test_head_layers(ops, count):
     x, weight = draw(count, 768, dtype=torch.float16), draw(768, 768, dtype=torch.float32) / 28
     bias = draw(768, dtype=torch.float32)

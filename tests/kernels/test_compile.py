@@ -29,8 +29,13 @@ FLOAT32_TOO = {80, 90}
 EVERYWHERE = {
     "_expand", "_token_types", "_embedding_layer_norm", "_layer_norm", "_bias_activation",
     "_packed_attention", "_cls_attention", "_first_token_pool", "_mean_pool", "_head_layer",
+    "_head_product",
 }  # fmt: skip
-ON_SOME = {90: {"_linear_activation", "_few_rows", "_add_residual_norm"}}
+ON_SOME = {
+    90: {
+        "_linear_activation", "_linear_activation_resident", "_few_rows", "_add_residual_norm",
+    },
+}  # fmt: skip
 OVERLAPPING = {90, 100, 120}
 """Where a kernel may start before its predecessor has ended."""
 
@@ -130,13 +135,13 @@ def launch_all(dtype: torch.dtype) -> None:
     layer_norm.residual_layer_norm(states, vector, states, vector, vector, 1e-12)
     mlp.bias_activation(states, vector, "gelu")
     square = torch.zeros(width, width, dtype=dtype)
-    for rows in (1, 30, 64, 200):
+    for rows in (1, 30, 64, 200, 12000):
         x = torch.zeros(rows, width, dtype=dtype)
         mlp.linear_activation(x, square, vector, "gelu")
         if tiles.few_rows("norm", dtype, rows, width, width, tiles.generation(x.device)):
             few_rows.linear(x, square, vector)
             few_rows.linear_residual_norm(x, square, vector, x, vector, vector, 1e-12)
-    for x in (states[:1], vector[None].float()):
+    for x in (states, states[:1], vector[None].float()):
         head.head_layer(x, square.float(), vector.float(), "tanh")
     layout.expand(bounds, one, tokens)
     layout.expand(bounds, one, tokens, segment_starts=ids[:4])

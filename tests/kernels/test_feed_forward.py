@@ -16,9 +16,10 @@ from packhorse.models.kernel_backend import KernelBackend
         (1, 6144, 50 << 20, 128),
         (5632, 6144, 50 << 20, 5632),
         (11264, 6144, 50 << 20, 5632),
-        (16384, 6144, 50 << 20, 5504),
+        (16384, 6144, 50 << 20, 8192),
+        (8192, 6144, 50 << 20, 8192),  # half of it would be too few rows
         (11264, 6144, 0, 11264),  # no GPU: all at once
-        (300, 1 << 20, 1 << 20, 300),  # not even one tile fits
+        (300, 1 << 20, 1 << 20, 128),  # one row overflows the cache: a tile at a time
         (0, 6144, 0, 1),
     ],
 )

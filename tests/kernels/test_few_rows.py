@@ -136,7 +136,9 @@ def test_a_row_that_is_not_finite_stays_in_its_row(device):
 
 
 @pytest.mark.parametrize("dtype", [*HALF, torch.float32], ids=str)
-@pytest.mark.parametrize(("count", "hidden", "width"), [(1, 768, 2), (3, 312, 20), (9, 48, 5)])
+@pytest.mark.parametrize(
+    ("count", "hidden", "width"), [(1, 768, 2), (3, 312, 20), (9, 48, 5), (17, 40, 72)]
+)
 def test_head_layer(count, hidden, width, dtype, device):
     (x,) = draw(device, dtype, (count, hidden))
     weight, bias = draw(device, torch.float32, (width, hidden), (width,))

@@ -135,6 +135,22 @@ def test_linear_activation(generation, rows, hidden, width, dtype, device, monke
         assert torch.equal(fresh, out)
 
 
+@pytest.mark.parametrize(("rows", "hidden", "width"), [(1, 64, 8), (300, 48, 72), (150, 80, 392)])
+def test_programs_that_take_tile_after_tile(rows, hidden, width, device, monkeypatch):
+    """More tiles than programs, and edges of tiles both ways."""
+    tile = tiles.ProductTile(64, 64, 32, 4, 3, group=2, resident=True)
+    monkeypatch.setattr(tiles, "few_rows", lambda *_: None)
+    monkeypatch.setattr(tiles, "linear_activation", lambda *_: tile)
+    monkeypatch.setattr(tiles, "multiprocessors", lambda _: 3)
+    x, weight, bias = torch.randn(rows, hidden), torch.randn(width, hidden), torch.randn(width)
+    x, weight, bias = (t.to(device).half() for t in (x, weight / hidden**0.5, bias))
+    out = torch.full((rows + 2, width), torch.nan, dtype=x.dtype, device=device)
+    mlp.linear_activation(x, weight, bias, "gelu", out=out[1:-1])
+    wanted = reference.linear_activation(x, weight, bias, "gelu")
+    torch.testing.assert_close(out[1:-1], wanted, rtol=2e-3, atol=4e-3)
+    assert out[[0, -1]].isnan().all()  # nothing is written beside the rows
+
+
 def test_linear_activation_of_rows_the_copy_engine_cannot_read(device, monkeypatch):
     monkeypatch.setattr(tiles, "generation", lambda device: tiles.HOPPER)
     x, weight, bias = torch.randn(5, 20), torch.randn(12, 20), torch.randn(12)

@@ -25,15 +25,27 @@ def head_layer(
     """activation(x weight^T + bias) in float32, or without activation: float32 (N, F).
 
     x (N, D) in any type, weight (F, D) and bias (F,) float32. Bytes moved: 4 F D
-    a sequence, from L2 after the first; the library's product serves more sequences
-    than a few. Its launches (widen, product, activation, copy) become one.
+    a sequence, from L2 after the first. Half types multiply in two parts of a
+    weight (``_head_product``); many sequences in float32 are the library's product.
     """
+    count, width = x.shape[0], weight.shape[0]
+    kind = None if activation is None else KINDS[activation]
+    if x.stride(1) == 1 and weight.is_contiguous():
+        if count <= tiles.HEAD_MOST_ROWS or width <= tiles.HEAD_MOST_COLUMNS:
+            return _by_rows(x, weight, bias, kind, out)
+        if x.dtype != torch.float32:
+            return _by_tiles(x, weight, bias, kind, out)
+    y = F.linear(x.float(), weight, bias)
+    y = y if activation is None else ACTIVATIONS[activation](y)
+    return y if out is None else out.copy_(y)
+
+
+def _by_rows(
+    x: Tensor, weight: Tensor, bias: Tensor, kind: str | None, out: Tensor | None
+) -> Tensor:
+    """A program a row and a few columns: few rows, or few columns."""
     count, hidden = x.shape
     width = weight.shape[0]
-    if count > tiles.HEAD_MOST_ROWS or x.stride(1) != 1 or not weight.is_contiguous():
-        y = F.linear(x.float(), weight, bias)
-        y = y if activation is None else ACTIVATIONS[activation](y)
-        return y if out is None else out.copy_(y)
     if out is None:
         out = torch.empty((count, width), device=x.device)
     tile = tiles.HEAD
@@ -45,7 +57,7 @@ def head_layer(
         out,
         x.stride(0),
         out.stride(0),
-        KIND=None if activation is None else KINDS[activation],
+        KIND=kind,
         WIDTH=width,
         HIDDEN=hidden,
         COLUMNS=tile.rows,
@@ -53,6 +65,38 @@ def head_layer(
         AHEAD=overlap and tiles.PREFETCH and hidden % 64 == 0,
         OVERLAP=overlap,
         num_warps=tile.num_warps,
+        launch_pdl=overlap,
+    )
+    return out
+
+
+def _by_tiles(
+    x: Tensor, weight: Tensor, bias: Tensor, kind: str | None, out: Tensor | None
+) -> Tensor:
+    """Tiles of a product on the tensor cores: many rows of a half type."""
+    count, hidden = x.shape
+    width = weight.shape[0]
+    if out is None:
+        out = torch.empty((count, width), device=x.device)
+    tile = tiles.HEAD_PRODUCT if count <= 512 else tiles.HEAD_PRODUCT_MANY
+    overlap = tiles.overlaps(x.device)
+    _head_product[(triton.cdiv(count, tile.rows), triton.cdiv(width, tile.columns))](
+        x,
+        weight,
+        bias,
+        out,
+        count,
+        x.stride(0),
+        out.stride(0),
+        KIND=kind,
+        WIDTH=width,
+        HIDDEN=hidden,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        DEPTH=tile.depth,
+        OVERLAP=overlap,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
         launch_pdl=overlap,
     )
     return out
@@ -84,3 +128,36 @@ def _head_layer(
     if KIND is not None:
         y = activate(y, KIND, True)
     tl.store(out + row * out_stride + columns, y, present)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _head_product(
+    x, weight, bias, out, num_rows, x_stride, out_stride,
+    KIND: tl.constexpr, WIDTH: tl.constexpr, HIDDEN: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """float32's accuracy from two TF32 products.
+
+    A half type's numbers are TF32 numbers. A weight's leading 11 bits are one
+    too, and so, but for its last two bits, is what is left of it.
+    """
+    follow(OVERLAP)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    steps = tl.arange(0, DEPTH)
+    xs = x + tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * x_stride + steps[None, :]
+    weights = weight + tl.minimum(columns, WIDTH - 1)[None, :] * HIDDEN + steps[:, None]
+    h = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for k in range(0, HIDDEN, DEPTH):
+        inside = (steps + k < HIDDEN) | (HIDDEN % DEPTH == 0)
+        a = tl.load(xs + k, inside[None, :], 0.0).to(tl.float32)
+        w = tl.load(weights + k, inside[:, None], 0.0)
+        leading = (w.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        h = tl.dot(a, w - leading, h, input_precision="tf32")
+        h = tl.dot(a, leading, h, input_precision="tf32")
+    present = columns < WIDTH
+    h += tl.load(bias + columns, present, 0.0)[None, :]
+    if KIND is not None:
+        h = activate(h, KIND, True)
+    target = out + rows.to(tl.int64)[:, None] * out_stride + columns[None, :]
+    tl.store(target, h, (rows < num_rows)[:, None] & present[None, :])

@@ -74,12 +74,16 @@ def linear_activation(
         return bias_activation(h, bias, activation, out=h)
     if out is None:
         out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    total = triton.cdiv(rows, tile.rows) * triton.cdiv(width, tile.columns)
+    resident = tile.resident and _fits_copy_engine(out)
+    kernel = _linear_activation_resident if resident else _linear_activation
+    programs = min(total, tiles.multiprocessors(x.device)) if resident else total
     overlap = tiles.overlaps(x.device)
-    _linear_activation[(triton.cdiv(rows, tile.rows) * triton.cdiv(width, tile.columns),)](
+    kernel[(programs,)](
         TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
         bias,
-        out,
+        TensorDescriptor.from_tensor(out, [tile.rows, tile.columns // 2]) if resident else out,
         rows,
         out.stride(0),
         KIND=kind,
@@ -122,6 +126,30 @@ def _bias_activation(
     tl.store(target, y, (rows < num_rows)[:, None] & inside[None, :])
 
 
+@triton.jit
+def _corner(
+    index, num_rows,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """The first row and column of a tile.
+
+    Tiles in flight at one time form a block, GROUP high, which shares its rows and columns in L2.
+    """
+    across: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    first = index // (GROUP * across) * GROUP
+    height = tl.minimum(tl.cdiv(num_rows, ROWS) - first, GROUP)
+    place = index % (GROUP * across)
+    return (first + place % height) * ROWS, place // height * COLUMNS
+
+
+@triton.jit
+def _biased(h, bias, column, KIND: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """activation(h + bias) of COLUMNS columns from ``column``."""
+    columns = column + tl.arange(0, COLUMNS)
+    inside = (columns < WIDTH) | (WIDTH % COLUMNS == 0)
+    return activate(h + tl.load(bias + columns, inside, 0.0).to(tl.float32)[None, :], KIND, False)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _linear_activation(
     x, weight, bias, out, num_rows, out_stride,
@@ -130,23 +158,39 @@ def _linear_activation(
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     follow(OVERLAP)
-    # Programs in flight at one time form a block of tiles, GROUP high, which shares its rows
-    # and columns in L2.
-    across: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
-    first = tl.program_id(0) // (GROUP * across) * GROUP
-    height = tl.minimum(tl.cdiv(num_rows, ROWS) - first, GROUP)
-    place = tl.program_id(0) % (GROUP * across)
-    row = (first + place % height) * ROWS
-    column = place // height * COLUMNS
-
+    row, column = _corner(tl.program_id(0), num_rows, WIDTH, ROWS, COLUMNS, GROUP)
     h = tl.zeros([ROWS, COLUMNS], tl.float32)
     for k in range(0, HIDDEN, DEPTH):  # the copy engine fills zeros past the edges
         h = tl.dot(x.load([row, k]), weight.load([column, k]).T, h)
-
-    columns = column + tl.arange(0, COLUMNS)
+    y = _biased(h, bias, column, KIND, WIDTH, COLUMNS).to(out.dtype.element_ty)
+    rows, columns = row.to(tl.int64) + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
     inside = (columns < WIDTH) | (WIDTH % COLUMNS == 0)
-    h += tl.load(bias + columns, inside, 0.0).to(tl.float32)[None, :]
-    y = activate(h, KIND, False).to(out.dtype.element_ty)
-    rows = row.to(tl.int64) + tl.arange(0, ROWS)
     target = out + rows[:, None] * out_stride + columns[None, :]
     tl.store(target, y, (rows < num_rows)[:, None] & inside[None, :])
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _linear_activation_resident(
+    x, weight, bias, out, num_rows, out_stride,
+    KIND: tl.constexpr, WIDTH: tl.constexpr, HIDDEN: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """A program for each multiprocessor takes one tile after the other.
+
+    The loads of its next tile are under way while the activation of this one is
+    computed; in halves, which need fewer registers.
+    """
+    follow(OVERLAP)
+    half: tl.constexpr = COLUMNS // 2
+    total = tl.cdiv(num_rows, ROWS) * ((WIDTH + COLUMNS - 1) // COLUMNS)
+    for index in tl.range(tl.program_id(0), total, tl.num_programs(0), flatten=True):
+        row, column = _corner(index, num_rows, WIDTH, ROWS, COLUMNS, GROUP)
+        h = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for k in range(0, HIDDEN, DEPTH):
+            h = tl.dot(x.load([row, k]), weight.load([column, k]).T, h)
+        left, right = tl.split(tl.permute(tl.reshape(h, [ROWS, 2, half]), [0, 2, 1]))
+        y = _biased(left, bias, column, KIND, WIDTH, half)
+        out.store([row, column], y.to(out.dtype))
+        y = _biased(right, bias, column + half, KIND, WIDTH, half)
+        out.store([row, column + half], y.to(out.dtype))

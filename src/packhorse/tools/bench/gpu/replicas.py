@@ -55,9 +55,9 @@ def measure_replicas(material: Material) -> list[Replicas]:
 
 def _batches(sequences: Sequences, texts: int) -> list[Sequences]:
     """Neighbours in the workload, the same number in each; from its start again where it ends."""
-    count = len(sequences) // texts
+    count = max(1, len(sequences) // texts)
     starts = [texts * (i % count) for i in range(_BATCHES)]
-    return [sequences.slice(start, start + texts) for start in starts]
+    return [sequences.slice(start, min(start + texts, len(sequences))) for start in starts]
 
 
 def _seconds(runners: PySequence[ModelRunner], batches: list[Sequences]) -> float:
