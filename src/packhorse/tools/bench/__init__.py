@@ -1,6 +1,7 @@
 """``packhorse bench``: how fast, how much of what the device can do, and by which optimisation.
 
 ladder  every rung from the naive loop to the whole library, on one machine in one run
+serve   a server under load, as its clients see it
 gpu     what a GPU reaches by itself, beside what is left of it end to end
 """
 
@@ -10,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from packhorse.tools.bench.arguments import add_gpu_arguments, add_ladder_arguments
+from packhorse.tools.bench.serve import arguments as serve_arguments
 
 __all__ = ["add_arguments", "run"]
 
@@ -21,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ladder = benches.add_parser("ladder", help="every rung, interleaved", description=__doc__)
     add_ladder_arguments(ladder)
+    serve = benches.add_parser("serve", help="a server under load", description=__doc__)
+    serve_arguments.add_arguments(serve)
     gpu = benches.add_parser("gpu", help="the GPU by itself", description=__doc__)
     add_gpu_arguments(gpu)
 
@@ -30,6 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises SetupError for what cannot be measured here.
     """
+    if arguments.bench == "serve":
+        from packhorse.tools.bench.serve import command
+
+        return command.run(arguments)
     from packhorse.tools.bench import commands
 
     if arguments.bench == "gpu":

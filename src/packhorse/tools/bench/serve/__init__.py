@@ -1,0 +1,1 @@
+"""``packhorse bench serve``: a server under load, as its clients see it."""
