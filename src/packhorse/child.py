@@ -9,6 +9,7 @@ import subprocess
 import sys
 from enum import StrEnum
 
+from packhorse.config import secret_variables
 from packhorse.launch import Launch, tell
 
 STARTS_IN_A_ROW = 5
@@ -78,7 +79,8 @@ class Child:
         self._status_fd, lent = os.pipe()
         os.set_blocking(self._status_fd, False)
         launch = self.launch.reporting_to(lent)
-        environment = os.environ | (_ONE_THREAD if self.kind is Kind.FRONT_END else {})
+        environment = {k: v for k, v in os.environ.items() if k not in secret_variables()}
+        environment |= _ONE_THREAD if self.kind is Kind.FRONT_END else {}
         self.process = subprocess.Popen(
             # -P: a file in the working directory that is called like a library is not imported.
             [sys.executable, "-P", "-m", _MODULES[self.kind]],

@@ -19,6 +19,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from packhorse.client_values import parse_keys, parse_networks, parse_origins, read_keys
 from packhorse.errors import ConfigError
 from packhorse.hardware import Hardware
 
@@ -92,11 +93,13 @@ def option(
     choices: tuple[str, ...] = (),
     secret: bool = False,
     tei: bool = False,
+    repeatable: bool = False,
     in_code: tuple[Any, ...] = (),
 ) -> Any:
     """A field of an options class: its default, its help, and how text becomes its value.
 
     ``tei``: text-embeddings-inference has this setting under the same name.
+    ``repeatable``: the flag may be given several times, which is the same as commas between.
     ``in_code``: values that no text means, for callers of the library.
     """
     return field(
@@ -107,6 +110,7 @@ def option(
             "choices": choices,
             "secret": secret,
             "tei": tei,
+            "repeatable": repeatable,
             "in_code": in_code,
         },
     )
@@ -215,6 +219,38 @@ class ServerOptions:
         "info", "How much is logged.", choices=("debug", "info", "warning", "error")
     )
     json_output: bool = option(False, "Log a JSON object a line, for machines.", _boolean, tei=True)
+    access_log: bool = option(
+        False, "Log a line for each request: route, status, time, client; never a text.", _boolean
+    )
+    api_key: tuple[str, ...] = option(
+        (),
+        "Keys that are let in, separated by commas or the flag repeated; without one, everybody "
+        "is. `sha256:` and a key's digest in hex may stand for the key.",
+        parse_keys,
+        secret=True,
+        tei=True,
+        repeatable=True,
+    )
+    api_key_file: str | None = option(None, "File with more keys, one a line.")
+    guard_health: bool = option(False, "Health routes need a key, too.", _boolean)
+    guard_metrics: bool = option(False, "`/metrics` needs a key, too.", _boolean)
+    cors_allow_origin: tuple[str, ...] = option(
+        (),
+        "Origins whose web pages may read answers, or `*`; several as with keys.",
+        parse_origins,
+        tei=True,
+        repeatable=True,
+    )
+    trusted_proxies: tuple[str, ...] = option(
+        (),
+        "Networks (10.0.0.0/8) of proxies whose X-Forwarded-For is believed; `unix` for those that "
+        "come by the Unix socket.",
+        parse_networks,
+        repeatable=True,
+    )
+    gzip: bool = option(
+        False, "Compress large answers for clients that accept it; costs CPU time.", _boolean
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +284,11 @@ def variables_of(option_field: Field[Any]) -> tuple[str, ...]:
     name = option_field.name.upper()
     ours = f"PACKHORSE_{name}"
     return (ours, name) if option_field.metadata["tei"] and name != "HOSTNAME" else (ours,)
+
+
+def secret_variables() -> set[str]:
+    """Environment variables whose values nobody but the supervisor needs to know."""
+    return {name for _, f in options() if f.metadata["secret"] for name in variables_of(f)}
 
 
 def is_switch(option_field: Field[Any]) -> bool:
@@ -301,6 +342,7 @@ def _read_file(file: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"config file {file}: {error}") from None
     known = {f.name: section for section, f in options()}
+    lists = {f.name for _, f in options() if f.metadata["repeatable"]}
     values: dict[str, str] = {}
     for key, value in content.items():
         group = value if isinstance(value, dict) else {key: value}
@@ -308,6 +350,8 @@ def _read_file(file: Path) -> dict[str, str]:
             if name not in known or (isinstance(value, dict) and known[name] != key):
                 within = f" in [{key}]" if isinstance(value, dict) else ""
                 raise ConfigError(f"config file {file}: {name!r}{within} is not a setting")
+            if isinstance(entry, list) and name in lists:
+                entry = ",".join(map(str, entry))
             if isinstance(entry, (dict, list)):
                 raise ConfigError(f"config file {file}: {name!r} must be a single value")
             values[name] = str(entry).lower() if isinstance(entry, bool) else str(entry)
@@ -351,8 +395,15 @@ def resolve(config: Config, hardware: Hardware) -> Config:
                 config.server.front_ends,
                 min(8, max(1, hardware.cpus // (2 if on_gpu else 4))),
             ),
+            api_key=_all_keys(config.server),
         ),
     )
+
+
+def _all_keys(server: ServerOptions) -> tuple[str, ...]:
+    """Those of the settings and those of the file; raises ConfigError."""
+    in_file = () if server.api_key_file is None else read_keys(Path(server.api_key_file))
+    return tuple(dict.fromkeys([*server.api_key, *in_file]))
 
 
 def tokenizer_choice(config: Config) -> str:
@@ -364,7 +415,8 @@ def _check_values(config: Config) -> None:
     """Hold every value, as the text it would be, against its option's own check."""
     for section, f in options():
         value = getattr(getattr(config, section), f.name)
-        if (value is None and f.default is None) or value in f.metadata["in_code"]:
+        is_not_given = value in (None, ()) and value == f.default
+        if is_not_given or value in f.metadata["in_code"]:
             continue
         parsed = parse_value(f, _as_text(value), f.name)
         # Text would have become another type: "overlap" a tuple of names, "2" a number.

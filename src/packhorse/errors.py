@@ -4,6 +4,8 @@
     ├── RequestError                 the caller's fault: sending it again will not help
     │   ├── MalformedRequestError        400   the body cannot be read
     │   ├── EmptyRequestError            400   nothing to do: an empty batch
+    │   ├── UnauthorizedError            401   no API key, or not one of ours
+    │   ├── ForbiddenOriginError         403   a web page of another origin asks if it may ask
     │   ├── PayloadTooLargeError         413   the body is over --payload-limit
     │   ├── UnsupportedMediaTypeError    415   the body is not JSON
     │   ├── ValidationError              422   readable, but not allowed
@@ -11,6 +13,7 @@
     ├── NotNowError                  send it again later
     │   ├── OverloadedError              429   the queue is full
     │   ├── UnavailableError             503   no engine is ready, or it died with the request
+    │   ├── TooManyConnectionsError      503   this connection is over --max-connections
     │   └── DeadlineExceededError        504   the deadline passed before the answer
     ├── EngineError                  ours
     │   ├── InternalError                500   a bug or a device fault
@@ -81,6 +84,18 @@ class TokenizationError(RequestError):
     status, error_type, code = 422, "Tokenizer", 6
 
 
+class UnauthorizedError(RequestError):
+    """There is no API key with the request, or not one that is let in."""
+
+    status, error_type, code = 401, "Unauthorized", 7
+
+
+class ForbiddenOriginError(RequestError):
+    """A web page of an origin that is not allowed asks whether it may send a request."""
+
+    status, error_type, code = 403, "Validation", 8
+
+
 class NotNowError(ServedError):
     """The request is fine; the server cannot answer it at present.
 
@@ -108,6 +123,12 @@ class DeadlineExceededError(NotNowError):
     """The deadline passed before the answer was there."""
 
     status, error_type, code = 504, "Overloaded", 18
+
+
+class TooManyConnectionsError(NotNowError):
+    """The connection is one more than there may be."""
+
+    status, error_type, code = 503, "Overloaded", 24
 
 
 class EngineError(ServedError):

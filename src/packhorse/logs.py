@@ -3,6 +3,9 @@
 What users send is never logged. An exception's message may quote it, so in a
 process that sees texts exceptions are logged by ``describe``: kind and place,
 not message.
+
+A line about one request has its id, if it is logged with ``extra={"request_id": …}``;
+``fields`` in ``extra`` are keys of their own in JSON.
 """
 
 from __future__ import annotations
@@ -57,6 +60,11 @@ class _Lines(logging.Formatter):
             f"%(asctime)s.%(msecs)03dZ %(levelname)s {process}: %(message)s", "%Y-%m-%dT%H:%M:%S"
         )
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        line = super().formatMessage(record)
+        request_id = getattr(record, "request_id", None)
+        return line if request_id is None else f"{line} request_id={request_id}"
+
 
 class _JsonLines(logging.Formatter):
     """One JSON object a line."""
@@ -68,13 +76,16 @@ class _JsonLines(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": f"{self.formatTime(record, self.datefmt)}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "process": self._process,
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= getattr(record, "fields", {})
+        if (request_id := getattr(record, "request_id", None)) is not None:
+            line["request_id"] = request_id
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()

@@ -23,7 +23,7 @@ from packhorse.channel.board import Board
 
 ROUTES = ("predict", "health", "info", "metrics", "root", "unmatched")
 STATUSES = (
-    *("200", "400", "404", "405", "413", "415", "422", "429"),
+    *("200", "204", "400", "401", "403", "404", "405", "413", "415", "422", "429"),
     *("499", "500", "503", "504", "other"),  # 499: the client hung up
 )
 CHILDREN = ("engine", "front_end")

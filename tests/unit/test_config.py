@@ -162,7 +162,7 @@ def test_a_secret_that_is_wrong_is_not_quoted() -> None:
     def no_secret(text: str) -> str:
         raise ValueError("expected another")
 
-    (field,) = [field for _, field in options() if field.metadata["secret"]]
+    field = next(field for _, field in options() if field.name == "hf_token")
     metadata = dict(field.metadata) | {"parse": no_secret}
     fake: Any = argparse.Namespace(name=field.name, metadata=metadata)
     with pytest.raises(ConfigError, match=r"--hf-token: \*\*\* is not valid: expected another"):
@@ -187,7 +187,7 @@ def test_every_setting_has_help_and_names_that_are_its_own() -> None:
 
 def test_every_default_is_a_value_that_is_accepted() -> None:
     for _, field in options():
-        if field.default is not None:
+        if field.default not in (None, ()):
             text = str(field.default).lower() if field.default is not AUTO else AUTO
             text = ",".join(field.default) if isinstance(field.default, tuple) else text
             assert parse_value(field, text, "default") == field.default
@@ -209,6 +209,8 @@ def test_every_setting_can_be_given_as_a_flag(monkeypatch: pytest.MonkeyPatch) -
         "hf_token": "t",
         "log_level": "error",
         "without": "graphs",
+        "cors_allow_origin": "*",
+        "trusted_proxies": "::1",
     }
     for section, field in options():
         choices = field.metadata["choices"]
@@ -333,3 +335,9 @@ def test_auto_says_once_why_it_does_not_take_a_gpu(caplog: pytest.LogCaptureFixt
 def test_the_fast_tokenizer_can_be_switched_off() -> None:
     assert tokenizer_choice(load({"tokenizer": "nanotoken"})) == "nanotoken"
     assert tokenizer_choice(load({"without": "overlap,fast-tokenizer"})) == "tokenizers"
+
+
+def test_flags_with_several_values_may_be_repeated() -> None:
+    given = settings("--cors-allow-origin", "https://a.b", "--cors-allow-origin", "https://c.d")
+    assert given.server.cors_allow_origin == ("https://a.b", "https://c.d")
+    assert settings("--api-key", "a", "--api-key", "b") == settings("--api-key", "a,b")

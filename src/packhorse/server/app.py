@@ -10,14 +10,18 @@ import logging
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from packhorse.errors import InternalError, ServedError
 from packhorse.logs import describe
 from packhorse.metrics import REQUESTS, STATUSES
 from packhorse.server.body import Message, Receive, Scope, Send
+from packhorse.server.compression import GZIP_BYTES, GZIP_LEVEL
+from packhorse.server.edge import Edge, id_of
 from packhorse.server.responses import error_headers
 from packhorse.server.routes.health import live, ready
 from packhorse.server.routes.info import info
@@ -48,9 +52,10 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._slot = service.slot
+        self._edge = Edge(service.config.server)
         predict = Predict(service)
         self._hot = {"/predict": predict}
-        self._cold = Starlette(
+        cold = Starlette(
             routes=[
                 Route("/predict", predict, methods=["POST"]),
                 *[Route(path, ready) for path in ("/health", "/health/ready", "/ready", "/ping")],
@@ -65,19 +70,29 @@ class App:
                 Exception: _bug,
             },
         )
-        self._cold.router.redirect_slashes = False
-        self._cold.state.service = service
+        cold.router.redirect_slashes = False
+        cold.state.service = service
+        self._cold: ASGIApp = cold
+        if service.config.server.gzip:
+            self._cold = GZipMiddleware(cold, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hot = self._hot.get(scope["path"])
-        if hot is not None and scope["method"] == "POST":
-            await hot(scope, receive, send)
-        else:
-            await self._cold(scope, receive, self._counting(scope, send))
+        path = scope["path"]
+        route = NAMES.get(path, "unmatched")
+        entry = self._edge.enter(scope, route)
+        sending = entry.sending(send)
+        try:
+            if entry.ends_here:
+                await entry.answer(self._counting(route, sending))
+            elif path in self._hot and scope["method"] == "POST":
+                await self._hot[path](scope, receive, sending)
+            else:
+                await self._cold(scope, receive, self._counting(route, sending))
+        finally:
+            self._edge.leave(scope, route, entry)
 
-    def _counting(self, scope: Scope, send: Send) -> Send:
+    def _counting(self, route: str, send: Send) -> Send:
         """``send`` that counts the answer's status."""
-        route = NAMES.get(scope["path"], "unmatched")
 
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -112,5 +127,6 @@ def _served_error(request: Request, error: Exception) -> Response:
 
 
 def _bug(request: Request, error: Exception) -> Response:
-    logger.error("%s failed: %s", NAMES.get(request.url.path, "unmatched"), describe(error))
+    route = NAMES.get(request.url.path, "unmatched")
+    logger.error("%s failed: %s", route, describe(error), extra=id_of(request.scope))
     return _served_error(request, InternalError("internal error; the server's log says more"))

@@ -28,7 +28,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     Raises PayloadTooLargeError as soon as it is known, UnsupportedMediaTypeError,
     or ClientGoneError.
     """
-    headers = dict(scope["headers"])
+    headers: dict[bytes, bytes] = scope["packhorse.headers"]
     declared = headers.get(b"content-length")
     if declared is not None and int(declared) > limit:
         raise _too_large(limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -13,7 +13,9 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from packhorse.errors import MalformedRequestError
 from packhorse.server.body import ClientGoneError, Scope
+from packhorse.server.compression import GZIP_BYTES, compressed
 from packhorse.server.pending import Pending
+from packhorse.server.request_ids import RequestIds
 from packhorse.server.schemas import error_body, error_text
 
 EXTENSION = "packhorse.exchange"
@@ -29,10 +31,17 @@ HEADER_LIMIT = 65_536
 _TOO_LARGE = error_text(f"the request's headers have more than {HEADER_LIMIT} bytes", "Validation")
 
 
+_ids = RequestIds()
+"""For requests that cannot be read, so that nobody knows theirs."""
+
+_GZIPPED = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
+
+
 class Connection(HttpToolsProtocol):
     """One client's connection. ``pending`` is the request that it waits for, if any."""
 
     pending: Pending | None = None
+    is_one_too_many = False  # set by the acceptor: every request is refused
     _in_headers = False
     _header_bytes = 0
     _header_chunks = 0
@@ -99,9 +108,9 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, status: int, body: bytes) -> None:
         """Answer without an application, and close."""
         self.transport.write(
-            b"%bcontent-type: application/json\r\n"
+            b"%bcontent-type: application/json\r\nx-request-id: %b\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (STATUS_LINE[status], len(body), body)
+            % (STATUS_LINE[status], _ids.new(), len(body), body)
         )
         self.transport.close()
 
@@ -135,30 +144,49 @@ class Exchange:
     time. Here the head is bytes that are known to be right, in one write.
     """
 
-    __slots__ = ("_connection", "_cycle")
+    __slots__ = ("_connection", "_cycle", "_lines", "compresses", "pending", "status")
 
     def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._cycle = cycle
+        self._lines = b""
+        self.compresses = False
+        self.pending: Pending | None = None
+        self.status = 499
+
+    @property
+    def is_one_too_many(self) -> bool:
+        """Whether the connection is over the limit."""
+        return self._connection.is_one_too_many
+
+    def carry(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Have ``answer`` write these headers, too."""
+        self._lines = b"".join([b"%b: %b\r\n" % header for header in headers])
 
     def wait_for(self, pending: Pending | None) -> None:
-        """Abandon this request if the client hangs up."""
+        """Abandon this request if the client hangs up; None when it need not be any more."""
         self._connection.pending = pending
+        if pending is not None:
+            self.pending = pending
 
     async def answer(self, head: bytes, body: bytes) -> None:
         """200 with these header lines, each with its line end, and this body."""
         connection, cycle = self._connection, self._cycle
         if connection.flow.write_paused and not cycle.disconnected:
             await connection.flow.drain()
+        if self.compresses and len(body) >= GZIP_BYTES:
+            body = await compressed(body)
+            head += _GZIPPED
         if cycle.disconnected:
             return
+        self.status = 200
         cycle.response_started = cycle.response_complete = True
         lines = [STATUS_LINE[200]]
         for name, value in connection.server_state.default_headers:
             lines += (name, b": ", value, b"\r\n")
         if not cycle.keep_alive:
             lines.append(b"connection: close\r\n")
-        lines += (b"content-length: %d\r\n" % len(body), head, b"\r\n", body)
+        lines += (b"content-length: %d\r\n" % len(body), self._lines, head, b"\r\n", body)
         connection.transport.write(b"".join(lines))
         if not cycle.keep_alive:
             connection.transport.close()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import math
 
-from packhorse.errors import NotNowError, ServedError
+from packhorse.errors import (
+    NotNowError,
+    ServedError,
+    TooManyConnectionsError,
+    UnauthorizedError,
+)
+from packhorse.server.api_keys import CHALLENGE
 from packhorse.server.body import Send
 from packhorse.server.schemas import error_body
 
@@ -26,7 +32,12 @@ async def send_error(send: Send, error: ServedError) -> None:
 
 
 def error_headers(error: ServedError) -> Headers:
-    """Retry-After, in whole seconds, where trying again makes sense."""
+    """What its status asks for: Retry-After, in whole seconds, or how to say who one is."""
+    headers: Headers = []
     if isinstance(error, NotNowError):
-        return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after)))]
-    return []
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
+    if isinstance(error, TooManyConnectionsError):
+        headers.append((b"connection", b"close"))
+    if isinstance(error, UnauthorizedError):
+        headers.append(CHALLENGE)
+    return headers

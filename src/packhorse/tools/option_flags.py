@@ -57,6 +57,7 @@ def read_settings(arguments: argparse.Namespace) -> Config:
         for name, value in vars(arguments).items()
         if name.startswith(_PREFIX) and value is not None
     }
+    given = {n: ",".join(v) if isinstance(v, list) else v for n, v in given.items()}
     positional = getattr(arguments, "model", None)
     if positional is not None and given.setdefault("model_id", positional) != positional:
         raise ConfigError(f"both {positional} and --model-id {given['model_id']} were given")
@@ -66,7 +67,10 @@ def read_settings(arguments: argparse.Namespace) -> Config:
 def _add_flag(group: argparse._ArgumentGroup, setting: Field[Any]) -> None:
     flag, name = flag_of(setting), _PREFIX + setting.name
     if not is_switch(setting):
-        group.add_argument(flag, dest=name, metavar=_metavar(setting), help=_help(setting))
+        action = "append" if setting.metadata["repeatable"] else "store"
+        group.add_argument(
+            flag, dest=name, action=action, metavar=_metavar(setting), help=_help(setting)
+        )
         return
     group.add_argument(
         flag, dest=name, nargs="?", const="true", metavar="true|false", help=_help(setting)

@@ -25,6 +25,7 @@ from packhorse.logs import describe
 from packhorse.request import TextOrPair
 from packhorse.server.body import ClientGoneError, Receive, Scope, Send, read_body
 from packhorse.server.connection import Exchange, exchange_of
+from packhorse.server.edge import id_of
 from packhorse.server.pending import Pending
 from packhorse.server.responses import Headers, send_answer, send_error
 from packhorse.server.schemas import PredictRequest, decode_predict, inputs_of
@@ -97,7 +98,7 @@ class Predict:
         except ClientGoneError:
             self._count("499")
         except Exception as error:
-            logger.error("/predict failed: %s", describe(error))
+            logger.error("/predict failed: %s", describe(error), extra=id_of(scope))
             self._count("500")
             await send_error(send, InternalError("internal error; the server's log says more"))
 

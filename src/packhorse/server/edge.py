@@ -1,0 +1,141 @@
+"""What every request passes, whatever its route: who asks, under which id, and may they.
+
+``App`` calls it before routing, so a route gets all of this for free, and one
+that nobody thought of is guarded. What it finds out lies in the scope:
+
+    packhorse.headers     the request's headers as a dictionary; of repeated ones the last
+    packhorse.client      who asks: ``key:`` and digits of its digest, else ``addr:`` and an address
+    packhorse.request_id  the request's id, for answers, logs and traces
+"""
+
+from __future__ import annotations
+
+import time
+
+from packhorse.config import ServerOptions
+from packhorse.errors import ServedError, TooManyConnectionsError
+from packhorse.server.access_log import log_access
+from packhorse.server.api_keys import ApiKeys
+from packhorse.server.body import Message, Scope, Send
+from packhorse.server.client_address import TrustedProxies
+from packhorse.server.connection import Exchange, exchange_of
+from packhorse.server.cors import Cors, is_preflight
+from packhorse.server.request_ids import RequestIds
+from packhorse.server.responses import Headers, send_answer, send_error
+
+HEADERS, CLIENT, REQUEST_ID = "packhorse.headers", "packhorse.client", "packhorse.request_id"
+
+HEALTH, METRICS = "health", "metrics"
+PUBLIC = frozenset({"root", HEALTH, METRICS})
+"""Routes that need no key, by their names in the metrics, unless they are guarded by choice."""
+
+
+class Entry:
+    """One request at the edge.
+
+    headers    what every answer to it carries
+    refusal    why it goes no further, or None
+    preflight  headers that answer it if it is a preflight, or None
+    status     of the answer; 0 until it begins, and if it was written by an Exchange
+    """
+
+    __slots__ = ("exchange", "headers", "preflight", "refusal", "started", "status")
+
+    def __init__(self, headers: Headers, exchange: Exchange | None, started: float) -> None:
+        self.headers = headers
+        self.exchange = exchange
+        self.started = started
+        self.refusal: ServedError | None = None
+        self.preflight: Headers | None = None
+        self.status = 0
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether ``answer`` is the answer."""
+        return self.refusal is not None or self.preflight is not None
+
+    async def answer(self, send: Send) -> None:
+        """Refuse the request, or answer the preflight."""
+        if self.refusal is not None:
+            await send_error(send, self.refusal)
+        else:
+            await send_answer(send, 204, b"", self.preflight or [])
+
+    def sending(self, send: Send) -> Send:
+        """``send`` that adds the headers."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.status = message["status"]
+                message["headers"] = [*message["headers"], *self.headers]
+            await send(message)
+
+        return with_headers
+
+
+class Edge:
+    """The rules of one server."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._keys = ApiKeys(options.api_key)
+        self._cors = Cors(options.cors_allow_origin) if options.cors_allow_origin else None
+        self._proxies = TrustedProxies(options.trusted_proxies) if options.trusted_proxies else None
+        self._ids = RequestIds()
+        self._compresses = options.gzip
+        self._logs_access = options.access_log
+        guarded = {HEALTH} if options.guard_health else set()
+        guarded |= {METRICS} if options.guard_metrics else set()
+        self._open = PUBLIC - guarded
+
+    def enter(self, scope: Scope, route: str) -> Entry:
+        """Look at a request; ``route`` is its name in the metrics."""
+        headers = scope[HEADERS] = dict(scope["headers"])
+        request_id = self._ids.of(headers.get(b"x-request-id"))
+        scope[REQUEST_ID] = request_id
+        exchange = exchange_of(scope)
+        entry = Entry([(b"x-request-id", request_id)], exchange, time.monotonic())
+        if self._cors is not None:
+            entry.headers += self._cors.headers(headers)
+        if exchange is not None:
+            exchange.carry(entry.headers)
+            if self._compresses:
+                exchange.compresses = b"gzip" in headers.get(b"accept-encoding", b"")
+        try:
+            self._judge(scope, headers, route, entry)
+        except ServedError as error:
+            entry.refusal = error
+        return entry
+
+    def leave(self, scope: Scope, route: str, entry: Entry) -> None:
+        """The request is over."""
+        if self._logs_access:
+            log_access(scope, route, _status_of(entry), time.monotonic() - entry.started)
+
+    def _judge(self, scope: Scope, headers: dict[bytes, bytes], route: str, entry: Entry) -> None:
+        """Raises a ServedError for a request that goes no further."""
+        client = scope["client"]
+        address: str | None = client[0] if client else None
+        if self._proxies is not None:
+            address = self._proxies.client(address, scope["headers"])
+            scope["client"] = (address, 0) if address else None
+        scope[CLIENT] = f"addr:{address or 'unix'}"
+        if entry.exchange is not None and entry.exchange.is_one_too_many:
+            raise TooManyConnectionsError(
+                "there are as many connections as may be (--max-connections)"
+            )
+        if self._cors is not None and is_preflight(scope["method"], headers):
+            entry.preflight = self._cors.preflight(headers)
+        elif self._keys and route not in self._open:
+            scope[CLIENT] = self._keys.identify(headers)
+
+
+def id_of(scope: Scope) -> dict[str, str]:
+    """What to hand to a logger as ``extra`` for a line about one request."""
+    return {"request_id": scope[REQUEST_ID].decode()}
+
+
+def _status_of(entry: Entry) -> int:
+    """499: the client hung up before there was an answer."""
+    if entry.status == 0 and entry.exchange is not None:
+        return entry.exchange.status
+    return entry.status or 499
