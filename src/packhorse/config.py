@@ -14,18 +14,27 @@ import logging
 import math
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from packhorse.client_values import parse_keys, parse_networks, parse_origins, read_keys
+from packhorse.client_values import read_keys
 from packhorse.errors import ConfigError
 from packhorse.hardware import Hardware
+from packhorse.network_options import NetworkOptions
+from packhorse.option import AUTO as AUTO
+from packhorse.option import (
+    boolean,
+    duration_or_auto,
+    option,
+    positive,
+    positive_or_auto,
+    positive_or_none,
+    tcp_port,
+)
 
 logger = logging.getLogger(__name__)
-
-AUTO = "auto"
 
 OPTIMISATIONS = {
     "first-token-only": "the last layer computes only what is read",
@@ -37,83 +46,12 @@ OPTIMISATIONS = {
 """What can be switched off by name, so that anyone can measure what it brings."""
 
 
-def _boolean(text: str) -> bool:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in words:
-        raise ValueError("expected true or false")
-    return words[text.lower()]
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise ValueError("expected a whole number of at least 1")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
-        raise ValueError("expected a port from 0 to 65535")
-    return int(text)
-
-
-def _positive_or_auto(text: str) -> int | str:
-    return AUTO if text == AUTO else _positive(text)
-
-
-def _duration(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e9:
-        raise ValueError("expected a number above 0")
-    return number
-
-
-def _positive_or_none(text: str) -> int | None:
-    return None if text == "none" else _positive(text)
-
-
-def _duration_or_auto(text: str) -> float | str:
-    return AUTO if text == AUTO else _duration(text)
-
-
 def _optimisations(text: str) -> tuple[str, ...]:
     names = tuple(name for name in text.split(",") if name)
     for name in names:
         if name not in OPTIMISATIONS:
             raise ValueError(f"{name!r} is not one of {', '.join(OPTIMISATIONS)}")
     return names
-
-
-def option(
-    default: Any,
-    help_text: str,
-    parse: Callable[[str], Any] = str,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
-    tei: bool = False,
-    repeatable: bool = False,
-    in_code: tuple[Any, ...] = (),
-) -> Any:
-    """A field of an options class: its default, its help, and how text becomes its value.
-
-    ``tei``: text-embeddings-inference has this setting under the same name.
-    ``repeatable``: the flag may be given several times, which is the same as commas between.
-    ``in_code``: values that no text means, for callers of the library.
-    """
-    return field(
-        default=default,
-        metadata={
-            "help": help_text,
-            "parse": parse,
-            "choices": choices,
-            "secret": secret,
-            "tei": tei,
-            "repeatable": repeatable,
-            "in_code": in_code,
-        },
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +65,7 @@ class ModelOptions:
     )
     revision: str | None = option(None, "Branch, tag or commit of the model on the hub.", tei=True)
     hf_token: str | None = option(None, "Access token for the hub.", secret=True, tei=True)
-    offline: bool = option(False, "Never ask the hub; use what is in its cache.", _boolean)
+    offline: bool = option(False, "Never ask the hub; use what is in its cache.", boolean)
     huggingface_hub_cache: str | None = option(None, "Folder of the hub's cache.", tei=True)
     served_model_name: str | None = option(
         None, "Name of the model in answers and metrics; its id if not given.", tei=True
@@ -154,19 +92,19 @@ class EngineOptions:
     """How batches are formed and run."""
 
     max_batch_tokens: int | str = option(
-        AUTO, "Most tokens in one batch.", _positive_or_auto, tei=True
+        AUTO, "Most tokens in one batch.", positive_or_auto, tei=True
     )
     max_batch_requests: int | str = option(
-        AUTO, "Most sequences in one batch.", _positive_or_auto, tei=True
+        AUTO, "Most sequences in one batch.", positive_or_auto, tei=True
     )
     max_batch_time: float | str = option(
         AUTO,
         "Longest predicted time of one batch, in ms. auto: 6 on a GPU, 50 on a CPU.",
-        _duration_or_auto,
+        duration_or_auto,
         in_code=(math.inf,),  # no bound
     )
     threads: int | str = option(
-        AUTO, "Threads of the CPU engine. auto: the container's quota of cores.", _positive_or_auto
+        AUTO, "Threads of the CPU engine. auto: the container's quota of cores.", positive_or_auto
     )
     without: tuple[str, ...] = option(
         (),
@@ -182,74 +120,45 @@ class ServerOptions:
     """The HTTP side."""
 
     hostname: str = option("127.0.0.1", "Address to listen on.", tei=True)
-    port: int = option(8000, "Port to listen on; 0 takes a free one.", _port, tei=True)
+    port: int = option(8000, "Port to listen on; 0 takes a free one.", tcp_port, tei=True)
     front_ends: int | str = option(
         AUTO,
         "HTTP processes. auto: half of the cores with a GPU, a quarter without, 1 to 8.",
-        _positive_or_auto,
+        positive_or_auto,
     )
     tokenization_workers: int = option(
-        1, "Threads that tokenise in each HTTP process.", _positive, tei=True
+        1, "Threads that tokenise in each HTTP process.", positive, tei=True
     )
     max_concurrent_requests: int = option(
         16384,
         "Most inputs waiting or running at once; more are refused with 429.",
-        _positive,
+        positive,
         tei=True,
     )
     max_client_batch_size: int = option(
-        16384, "Most inputs in one request; more are refused with 422.", _positive, tei=True
+        16384, "Most inputs in one request; more are refused with 422.", positive, tei=True
     )
     default_timeout_ms: int | None = option(
         None,
         "Time a request may take without its own header x-timeout-ms, in ms; then it gets 504. "
         "none: as long as it takes.",
-        _positive_or_none,
+        positive_or_none,
     )
     auto_truncate: bool = option(
-        True, "Cut inputs that are too long unless a request says otherwise.", _boolean, tei=True
+        True, "Cut inputs that are too long unless a request says otherwise.", boolean, tei=True
     )
     payload_limit: int = option(
         16_000_000,
         "Largest request body in bytes; a larger one is refused with 413.",
-        _positive,
+        positive,
         tei=True,
     )
     log_level: str = option(
         "info", "How much is logged.", choices=("debug", "info", "warning", "error")
     )
-    json_output: bool = option(False, "Log a JSON object a line, for machines.", _boolean, tei=True)
+    json_output: bool = option(False, "Log a JSON object a line, for machines.", boolean, tei=True)
     access_log: bool = option(
-        False, "Log a line for each request: route, status, time, client; never a text.", _boolean
-    )
-    api_key: tuple[str, ...] = option(
-        (),
-        "Keys that are let in, separated by commas or the flag repeated; without one, everybody "
-        "is. `sha256:` and a key's digest in hex may stand for the key.",
-        parse_keys,
-        secret=True,
-        tei=True,
-        repeatable=True,
-    )
-    api_key_file: str | None = option(None, "File with more keys, one a line.")
-    guard_health: bool = option(False, "Health routes need a key, too.", _boolean)
-    guard_metrics: bool = option(False, "`/metrics` needs a key, too.", _boolean)
-    cors_allow_origin: tuple[str, ...] = option(
-        (),
-        "Origins whose web pages may read answers, or `*`; several as with keys.",
-        parse_origins,
-        tei=True,
-        repeatable=True,
-    )
-    trusted_proxies: tuple[str, ...] = option(
-        (),
-        "Networks (10.0.0.0/8) of proxies whose X-Forwarded-For is believed; `unix` for those that "
-        "come by the Unix socket.",
-        parse_networks,
-        repeatable=True,
-    )
-    gzip: bool = option(
-        False, "Compress large answers for clients that accept it; costs CPU time.", _boolean
+        False, "Log a line for each request: route, status, time, client; never a text.", boolean
     )
 
 
@@ -260,12 +169,14 @@ class Config:
     model: ModelOptions = ModelOptions()
     engine: EngineOptions = EngineOptions()
     server: ServerOptions = ServerOptions()
+    network: NetworkOptions = field(default_factory=NetworkOptions)
 
 
 SECTIONS: dict[str, type[Any]] = {
     "model": ModelOptions,
     "engine": EngineOptions,
     "server": ServerOptions,
+    "network": NetworkOptions,
 }
 
 
@@ -293,7 +204,7 @@ def secret_variables() -> set[str]:
 
 def is_switch(option_field: Field[Any]) -> bool:
     """Whether the value is true or false, so that the flag alone means true."""
-    return option_field.metadata["parse"] is _boolean
+    return option_field.metadata["parse"] is boolean
 
 
 def parse_value(option_field: Field[Any], text: str, source: str) -> Any:
@@ -395,15 +306,15 @@ def resolve(config: Config, hardware: Hardware) -> Config:
                 config.server.front_ends,
                 min(8, max(1, hardware.cpus // (2 if on_gpu else 4))),
             ),
-            api_key=_all_keys(config.server),
         ),
+        network=replace(config.network, api_key=_all_keys(config.network)),
     )
 
 
-def _all_keys(server: ServerOptions) -> tuple[str, ...]:
+def _all_keys(network: NetworkOptions) -> tuple[str, ...]:
     """Those of the settings and those of the file; raises ConfigError."""
-    in_file = () if server.api_key_file is None else read_keys(Path(server.api_key_file))
-    return tuple(dict.fromkeys([*server.api_key, *in_file]))
+    in_file = () if network.api_key_file is None else read_keys(Path(network.api_key_file))
+    return tuple(dict.fromkeys([*network.api_key, *in_file]))
 
 
 def tokenizer_choice(config: Config) -> str:

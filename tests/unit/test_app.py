@@ -21,6 +21,7 @@ from packhorse.errors import NonFiniteOutputError, UnavailableError
 from packhorse.hardware import Hardware
 from packhorse.launch import SLOT_WORDS
 from packhorse.metrics import INPUTS_IN_FLIGHT, TOKENS_IN_FLIGHT
+from packhorse.network_options import NetworkOptions
 from packhorse.request import Completions, Sequences
 from packhorse.server import dispatcher as dispatching
 from packhorse.server.admission import Admission
@@ -88,12 +89,19 @@ class Rig:
         return await self.client.post("/predict", json={"inputs": inputs, **options})
 
 
+KINDS = (ServerOptions, NetworkOptions)
+
 TOKENIZER = Tokenizer.load(load_checkpoint(), parallel=False)
 
 
 @asynccontextmanager
-async def rig(**server: Any) -> AsyncIterator[Rig]:
-    config = resolve(Config(server=ServerOptions(**server)), Hardware(2, frozenset()))
+async def rig(**settings: Any) -> AsyncIterator[Rig]:
+    server, network = ({k: v for k, v in settings.items() if hasattr(kind, k)} for kind in KINDS)
+    assert len(server) + len(network) == len(settings)
+    config = resolve(
+        Config(server=ServerOptions(**server), network=NetworkOptions(**network)),
+        Hardware(2, frozenset()),
+    )
     board = Board.create(2, SLOT_WORDS)
     engine = EchoEngine()
     admission = Admission(board, 1, config.server.max_concurrent_requests, TOKENIZER.max_length)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from packhorse.client_values import parse_keys, parse_networks, parse_origins, read_keys
-from packhorse.config import Config, ServerOptions, as_dict, load_config, resolve
+from packhorse.config import Config, as_dict, load_config, resolve
 from packhorse.errors import ConfigError
 from packhorse.hardware import Hardware
+from packhorse.network_options import NetworkOptions
 
 MACHINE = Hardware(2, frozenset())
 
@@ -23,8 +24,8 @@ def test_a_key_is_a_digest_from_the_moment_it_is_read() -> None:
     assert parse_keys("one,two, one") == (digest("one"), digest("two"))
     assert parse_keys(digest("one")) == (digest("one"),)
     config = load_config({}, {"API_KEY": "one,two"})
-    assert config.server.api_key == (digest("one"), digest("two"))
-    assert as_dict(config)["server"]["api_key"] == "***"
+    assert config.network.api_key == (digest("one"), digest("two"))
+    assert as_dict(config)["network"]["api_key"] == "***"
 
 
 @pytest.mark.parametrize("text", ["", "a,", "a b", "schlüssel", "a\nb"])
@@ -38,8 +39,8 @@ def test_what_cannot_be_a_key_is_refused_without_showing_it(text: str) -> None:
 def test_keys_of_a_file_are_added(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# ours\none\n\n  two  \n{digest('three')}\n")
-    options = ServerOptions(api_key=parse_keys("zero"), api_key_file=str(file))
-    keys = resolve(Config(server=options), MACHINE).server.api_key
+    options = NetworkOptions(api_key=parse_keys("zero"), api_key_file=str(file))
+    keys = resolve(Config(network=options), MACHINE).network.api_key
     assert keys == tuple(map(digest, ("zero", "one", "two", "three")))
 
 
@@ -74,8 +75,8 @@ def test_networks() -> None:
 
 def test_lists_in_a_file_of_settings(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
-    file.write_text('[server]\ncors_allow_origin = ["https://a.example", "https://b.example"]\n')
-    origins = load_config({}, {}, file).server.cors_allow_origin
+    file.write_text('[network]\ncors_allow_origin = ["https://a.example", "https://b.example"]\n')
+    origins = load_config({}, {}, file).network.cors_allow_origin
     assert origins == ("https://a.example", "https://b.example")
     file.write_text("[server]\nport = [1, 2]\n")
     with pytest.raises(ConfigError, match="single value"):

@@ -339,5 +339,5 @@ def test_the_fast_tokenizer_can_be_switched_off() -> None:
 
 def test_flags_with_several_values_may_be_repeated() -> None:
     given = settings("--cors-allow-origin", "https://a.b", "--cors-allow-origin", "https://c.d")
-    assert given.server.cors_allow_origin == ("https://a.b", "https://c.d")
+    assert given.network.cors_allow_origin == ("https://a.b", "https://c.d")
     assert settings("--api-key", "a", "--api-key", "b") == settings("--api-key", "a,b")

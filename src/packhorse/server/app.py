@@ -52,7 +52,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._slot = service.slot
-        self._edge = Edge(service.config.server)
+        self._edge = Edge(service.config)
         predict = Predict(service)
         self._hot = {"/predict": predict}
         cold = Starlette(
@@ -73,7 +73,7 @@ class App:
         cold.router.redirect_slashes = False
         cold.state.service = service
         self._cold: ASGIApp = cold
-        if service.config.server.gzip:
+        if service.config.network.gzip:
             self._cold = GZipMiddleware(cold, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 
-from packhorse.config import ServerOptions
+from packhorse.config import Config
 from packhorse.errors import ServedError, TooManyConnectionsError
 from packhorse.server.access_log import log_access
 from packhorse.server.api_keys import ApiKeys
@@ -76,13 +76,14 @@ class Entry:
 class Edge:
     """The rules of one server."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, config: Config) -> None:
+        options = config.network
         self._keys = ApiKeys(options.api_key)
         self._cors = Cors(options.cors_allow_origin) if options.cors_allow_origin else None
         self._proxies = TrustedProxies(options.trusted_proxies) if options.trusted_proxies else None
         self._ids = RequestIds()
         self._compresses = options.gzip
-        self._logs_access = options.access_log
+        self._logs_access = config.server.access_log
         guarded = {HEALTH} if options.guard_health else set()
         guarded |= {METRICS} if options.guard_metrics else set()
         self._open = PUBLIC - guarded
