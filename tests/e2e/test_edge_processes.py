@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.service import Service, service
+from tests.e2e.service import Service, service, until
 
 KEY, OTHER = "first-planted-key", "second-planted-key"
 PAGE = "https://app.example"
@@ -86,6 +86,7 @@ def test_keys_and_texts_are_nowhere_to_be_seen(server: Service) -> None:
 def test_the_access_log_is_json_with_ids(server: Service) -> None:
     predict(server, "a", x_request_id="find-me", x_forwarded_for="9.9.9.9, 1.2.3.4")
     server.get("/health", headers={"x-forwarded-for": "1.2.3.4", "x-request-id": "find-me-too"})
+    until(lambda: "find-me-too" in server.log)  # it is written after the answer
     lines = {
         line["request_id"]: line
         for line in map(json.loads, server.log.splitlines())
