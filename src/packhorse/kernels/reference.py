@@ -243,15 +243,14 @@ def packed_attention(
     head = width // 3 // num_heads
     q, k, v = qkv.float().view(tokens, 3, num_heads, head).permute(1, 2, 0, 3)
     y = torch.empty(num_heads, tokens, head, device=qkv.device)
-    bounds = ends.tolist()
-    first = 0
-    while first < tokens:  # one block of the diagonal at a time
-        block = slice(first, bounds[first])
-        scores = q[:, block] @ k[:, block].transpose(1, 2) / math.sqrt(head)
+    first = starts[starts == torch.arange(tokens, device=starts.device)].long()
+    lengths = ends[first] - first
+    for length in lengths.unique().tolist():  # blocks of the diagonal of one size at a time
+        block = first[lengths == length, None] + torch.arange(length, device=first.device)
+        scores = q[:, block] @ k[:, block].transpose(2, 3) / math.sqrt(head)
         if score_bias is not None:
-            scores += _bias_of_pairs(score_bias, block.stop - first)
+            scores += _bias_of_pairs(score_bias, length)[:, None]
         y[:, block] = scores.softmax(-1) @ v[:, block]
-        first = block.stop
     return _into(y.transpose(0, 1).reshape(tokens, width // 3).to(qkv.dtype), out)
 
 

@@ -62,14 +62,7 @@ _GUIDE = (
     ),
 )
 
-CPU_RUNGS = (
-    *_GUIDE,
-    Rung(
-        "packed",
-        "This engine instead, with every optimisation that has a switch off: no padding at all.",
-        "packed",
-        off=("first-token-only", "fast-tokenizer", "overlap"),
-    ),
+_ENGINE = (
     Rung(
         "first-token",
         "The last layer computes only what the first tokens need.",
@@ -82,6 +75,17 @@ CPU_RUNGS = (
         "packed",
         off=("overlap",),
     ),
+)
+
+CPU_RUNGS = (
+    *_GUIDE,
+    Rung(
+        "packed",
+        "This engine instead, with every optimisation that has a switch off: no padding at all.",
+        "packed",
+        off=("first-token-only", "fast-tokenizer", "overlap"),
+    ),
+    *_ENGINE,
     Rung(
         "overlap",
         "The whole library, Encoder.predict_proba: texts are tokenised while batches run.",
@@ -109,18 +113,7 @@ CUDA_RUNGS = (
         "packed",
         off=("first-token-only", "fast-tokenizer", "overlap"),
     ),
-    Rung(
-        "first-token",
-        "The last layer computes only what the first tokens need.",
-        "packed",
-        off=("fast-tokenizer", "overlap"),
-    ),
-    Rung(
-        "tokenizer",
-        "nanotoken tokenises, where it gives the same ids as the library tokenizers.",
-        "packed",
-        off=("overlap",),
-    ),
+    *_ENGINE,
     Rung(
         "overlap",
         "The whole library, Encoder.predict_proba: the CPU prepares a batch while the GPU has one.",
