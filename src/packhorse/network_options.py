@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from packhorse.client_values import parse_keys, parse_networks, parse_origins
-from packhorse.option import boolean, option
+from packhorse.option import boolean, option, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,24 @@ class NetworkOptions:
         "come by the Unix socket.",
         parse_networks,
         repeatable=True,
+    )
+    uds: str | None = option(
+        None, "Path of a Unix socket to listen on instead of an address and a port."
+    )
+    ssl_certfile: str | None = option(
+        None, "Certificate in PEM, with those between it and the root's: HTTPS instead of HTTP."
+    )
+    ssl_keyfile: str | None = option(
+        None, "Its private key in PEM, if that is not in the same file."
+    )
+    ssl_keyfile_password: str | None = option(None, "Password of that key.", secret=True)
+    ssl_ca_certs: str | None = option(
+        None, "Certificates in PEM; clients must show one that they have signed."
+    )
+    max_connections: int = option(
+        10_000,
+        "Most connections of clients, in all processes; more are refused with 503 and closed.",
+        positive,
     )
     gzip: bool = option(
         False, "Compress large answers for clients that accept it; costs CPU time.", boolean

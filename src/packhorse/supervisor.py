@@ -35,7 +35,7 @@ from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.launch import SETUP_FAILED, SLOT_WORDS, Launch, name_process
 from packhorse.metrics import READY, RESTARTS, clear_gauges
-from packhorse.server.listen import bind, url_of
+from packhorse.server.listen import bound, url_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,7 @@ def run(config: Config) -> int:
         raise ConfigError("serving needs Linux; the library and the other commands do not")
     logs.configure(config.server.log_level, "supervisor", config.server.json_output)
     config = resolve(config, detect())
-    http = bind(config.server.hostname, config.server.port)
-    with contextlib.closing(http):
+    with bound(config) as http:
         checkpoint = load_checkpoint(
             config.model.model_id,
             revision=config.model.revision,
@@ -84,6 +83,7 @@ class Supervisor:
 
     def __init__(self, config: Config, checkpoint: Checkpoint, http: socket.socket) -> None:
         self._http = http
+        self._url = url_of(http, "https" if config.network.ssl_certfile else "http")
         self._name = config.model.served_model_name or checkpoint.model_id
         devices = [config.model.device]  # one engine each
         front_ends = int(config.server.front_ends)
@@ -120,7 +120,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until all children have ended; returns the exit status."""
-        name_process(f"supervisor of {url_of(self._http)}")
+        name_process(f"supervisor of {self._url}")
         self._http.listen(2048)
         try:
             while self._end_by is None or any(child.process for child in self._children):
@@ -191,7 +191,7 @@ class Supervisor:
         if not self._served and all(child.ready_since is not None for child in self._children):
             self._served = True
             with contextlib.suppress(OSError):  # nobody reads it: no reason to end
-                print(f"Packhorse serves {self._name} on {url_of(self._http)}", flush=True)
+                print(f"Packhorse serves {self._name} on {self._url}", flush=True)
 
     def _died(self, child: Child) -> None:
         self._selector.unregister(child)

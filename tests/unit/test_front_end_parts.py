@@ -46,7 +46,7 @@ def read(pieces: list[bytes], limit: int = 100, **headers: str) -> bytes:
         return messages.pop(0) if messages else {"type": "http.disconnect"}
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return asyncio.run(read_body({"headers": raw}, receive, limit))
+    return asyncio.run(read_body({"packhorse.headers": dict(raw)}, receive, limit))
 
 
 def test_a_body_in_one_or_several_pieces() -> None:

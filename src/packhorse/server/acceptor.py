@@ -15,15 +15,21 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Sized
 
 from packhorse.channel.board import Board
 from packhorse.metrics import ACCEPTING, CONNECTIONS
+from packhorse.server.connection import Connection
+from packhorse.server.tls import HANDSHAKE_SECONDS
 
 logger = logging.getLogger(__name__)
 
 LOOK_AWAY_SECONDS = 0.005
 EXHAUSTED_SECONDS = 0.5
+
+REFUSED_AT_ONCE = 64
+"""So many connections over the limit are told so, with 503; those beyond are closed unheard."""
 
 _HELD, _ACCEPTING = CONNECTIONS.first, ACCEPTING.first
 
@@ -34,14 +40,19 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[], Connection],
         connections: Sized,
         board: Board,
         slot: int,
+        limit: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         listening.setblocking(False)
         self._listening = listening
         self._protocol = protocol
+        self._limit = limit
+        self._tls = tls
+        self._handshake = None if tls is None else HANDSHAKE_SECONDS
         self._connections = connections
         self._all = board.slots
         self._own = board.slots[slot]
@@ -76,7 +87,8 @@ class Acceptor:
     def _take(self) -> None:
         """One connection, so that others get the next."""
         self.count()
-        fewest = min([slot[_HELD] for slot in self._all if slot[_ACCEPTING]])
+        held = [slot[_HELD] for slot in self._all if slot[_ACCEPTING]]
+        fewest = min(held)
         if self._own[_HELD] > fewest and not self._looked_away:
             self._looked_away = True
             self._look_away(LOOK_AWAY_SECONDS)
@@ -90,16 +102,24 @@ class Acceptor:
             logger.error("cannot take a connection: %s", error)
             self._look_away(EXHAUSTED_SECONDS)
             return
+        total = sum(held)
+        if total >= self._limit + REFUSED_AT_ONCE:
+            sock.close()
+            return
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        arriving = self._loop.create_task(self._connect(sock))
+        arriving = self._loop.create_task(self._connect(sock, total >= self._limit))
         self._arriving.add(arriving)
         arriving.add_done_callback(self._arriving.discard)
         self.count()
 
-    async def _connect(self, sock: socket.socket) -> None:
+    async def _connect(self, sock: socket.socket, is_one_too_many: bool) -> None:
+        connection = self._protocol()
+        connection.is_one_too_many = is_one_too_many
         try:
-            await self._loop.connect_accepted_socket(self._protocol, sock)
+            await self._loop.connect_accepted_socket(
+                lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=self._handshake
+            )
         except OSError:  # gone already
             sock.close()

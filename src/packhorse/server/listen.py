@@ -2,11 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+import stat
+from collections.abc import Iterator
 
+from packhorse.config import Config
 from packhorse.errors import ConfigError
+from packhorse.server.tls import tls_of
+
+_UNIX_MASK = 0o117
+"""Of a Unix socket: its owner and its group may connect."""
+
+
+@contextlib.contextmanager
+def bound(config: Config) -> Iterator[socket.socket]:
+    """The socket that the settings ask for; nothing is left of it at the end.
+
+    Raises ConfigError, also for a certificate that cannot be used: it is found out first.
+    """
+    tls_of(config.network)
+    path = config.network.uds
+    if path is None:
+        with contextlib.closing(bind(config.server.hostname, config.server.port)) as sock:
+            yield sock
+        return
+    with contextlib.closing(bind_unix(path)) as sock:
+        made = os.stat(path).st_ino
+        try:
+            yield sock
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(path).st_ino == made:  # else it is another server's by now
+                    os.unlink(path)
+
+
+def bind_unix(path: str) -> socket.socket:
+    """A bound Unix socket; one that a dead server left there is replaced.
+
+    Raises ConfigError.
+    """
+    if os.path.lexists(path):
+        _remove_dead(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(_UNIX_MASK)
+    try:
+        sock.bind(path)
+        sock.listen()  # at once: a socket that nobody listens on is taken for a dead server's
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"--uds {path}: {error.strerror or error}") from None
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _remove_dead(path: str) -> None:
+    """Remove a socket that nobody listens on; raises ConfigError for anything else."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ConfigError(f"--uds {path}: there is a file that is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError as error:
+            raise ConfigError(f"--uds {path}: {error.strerror}") from None
+    raise ConfigError(f"--uds {path}: another process listens there")
 
 
 def bind(hostname: str, port: int) -> socket.socket:
@@ -28,10 +93,12 @@ def bind(hostname: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
-    """Where it can be reached."""
+def url_of(sock: socket.socket, scheme: str = "http") -> str:
+    """Where it can be reached; ``unix:`` and the path for a Unix socket."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _resolved(

@@ -22,7 +22,7 @@ from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config
-from packhorse.errors import SetupError
+from packhorse.errors import ConfigError, SetupError
 from packhorse.launch import Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
 from packhorse.server.admission import Admission
@@ -32,6 +32,7 @@ from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient, EngineLink
 from packhorse.server.observations import Observations, ShadowCounts
 from packhorse.server.service import Service
+from packhorse.server.tls import Tls, tls_of
 from packhorse.tokenizing.backends import BackendChoice
 from packhorse.tokenizing.tokenizer import Tokenizer
 
@@ -52,8 +53,17 @@ SHADOW_SHARE = 0.001
 class Server(uvicorn.Server):
     """Uvicorn, but signals are ours, and so is how connections are taken."""
 
-    def __init__(self, config: uvicorn.Config, board: Board, slot: int) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        board: Board,
+        slot: int,
+        most_connections: int = 10_000,
+        tls: Tls | None = None,
+    ) -> None:
         super().__init__(config)
+        self._most_connections = most_connections
+        self._tls = tls
         self._board = board
         self._slot = slot
         self.acceptor: Acceptor | None = None
@@ -65,7 +75,13 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets
         self.acceptor = Acceptor(
-            sockets[0], self._connection, self.server_state.connections, self._board, self._slot
+            sockets[0],
+            self._connection,
+            self.server_state.connections,
+            self._board,
+            self._slot,
+            self._most_connections,
+            None if self._tls is None else self._tls.context,
         )
         self.servers = [self.acceptor]  # type: ignore[list-item]
         self.started = True
@@ -77,7 +93,9 @@ class Server(uvicorn.Server):
 class FrontEnd:
     """Ties the service to HTTP, to the engines and to the supervisor."""
 
-    def __init__(self, launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer, tls: Tls | None
+    ) -> None:
         config = launch.config
         board = launch.board()
         self._launch = launch
@@ -103,7 +121,14 @@ class FrontEnd:
             board=board,
             slot=board.slots[launch.slot],
         )
-        self._server = Server(_uvicorn_config(App(self._service)), board, launch.slot)
+        self._tls = tls
+        self._server = Server(
+            _uvicorn_config(App(self._service)),
+            board,
+            launch.slot,
+            config.network.max_connections,
+            self._tls,
+        )
         self._shadow = ShadowCounts(tokenizer, board.slots[launch.slot])
         self._announced = False
 
@@ -138,8 +163,16 @@ class FrontEnd:
             self._launch.report("ready")
 
     def _sweep(self) -> None:
+        self._refresh_certificate()
         if cut_off := sweep(self._server.server_state.connections):
             logger.info("cut off %d connections that stalled", cut_off)
+
+    def _refresh_certificate(self) -> None:
+        try:
+            if self._tls is not None and self._tls.refresh():
+                logger.info("new connections get the renewed certificate")
+        except ConfigError as error:
+            logger.error("the certificate stays the old one: %s", error)
 
 
 async def _every(seconds: float, action: Callable[[], None]) -> None:
@@ -164,8 +197,10 @@ def _uvicorn_config(app: App) -> uvicorn.Config:
     )
 
 
-async def _serve(launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
-    await FrontEnd(launch, checkpoint, tokenizer).run()
+async def _serve(
+    launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer, tls: Tls | None
+) -> None:
+    await FrontEnd(launch, checkpoint, tokenizer, tls).run()
 
 
 def wanted_backend(config: Config) -> BackendChoice:
@@ -190,13 +225,14 @@ def main() -> int:
             parallel=False,  # the cores are shared with other front ends and the engine
             shadow_share=SHADOW_SHARE,
         )
+        tls = tls_of(launch.config.network)
     except SetupError as error:
         return complain(error)
     gc.collect()
     gc.freeze()  # what is loaded stays: the collector need not look at it again
     gc.set_threshold(20_000, 20, 50)  # requests leave no cycles; looking for them cost 6 %
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(launch, checkpoint, tokenizer))
+        runner.run(_serve(launch, checkpoint, tokenizer, tls))
     return 0
 
 
