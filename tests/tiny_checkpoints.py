@@ -92,10 +92,12 @@ def make(
     dtype: torch.dtype = torch.float32,
     max_shard_size: str = "1GB",
     lowercase: bool = True,
+    head: str = "ForSequenceClassification",
     **config: Any,
 ) -> Path:
-    """Write a sequence classifier and its tokenizer into ``folder``, and return it.
+    """Write a model, mostly a sequence classifier, and its tokenizer into ``folder``; return it.
 
+    head               how the name of Transformers' class ends: ForTokenClassification, Model, …
     num_labels         None where ``config`` has an id2label
     initializer_range  standard deviation of every weight and bias; a LayerNorm weight is 1 + that
     config             further keys of the config, under the family's own names
@@ -116,7 +118,9 @@ def make(
         settings["num_labels"] = num_labels
     settings |= {"problem_type": problem_type, "initializer_range": initializer_range} | config
     with torch.random.fork_rng(devices=[]):  # Transformers draws numbers that are then replaced
-        model = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**settings))
+        model = getattr(transformers, kind.prefix + head)(
+            getattr(transformers, kind.config)(**settings)
+        )
     randomize(model, seed, initializer_range)
     model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
     return folder
@@ -171,6 +175,46 @@ def reference_logits(folder: Path, texts: Sequence[str | tuple[str, str]]) -> Te
     return torch.stack(rows)
 
 
+def reference_states(folder: Path, texts: Sequence[str], kind: str = "AutoModel") -> list[Tensor]:
+    """Transformers' last hidden states, float32 (tokens, D), of each text by itself.
+
+    ``kind`` AutoModelForTokenClassification: logits, (tokens, labels).
+    """
+    model = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = []
+    with torch.no_grad():
+        for text in texts:
+            encoded = tokenizer(text, truncation=True, return_tensors="pt")
+            rows.append(model(**encoded)[0][0])
+    return rows
+
+
+def add_modules(folder: Path, *modules: dict[str, Any], **files: dict[str, Any]) -> Path:
+    """Make the folder one of sentence-transformers: Transformer, then these modules.
+
+    A module has a ``type`` such as Pooling, the keys of its config, and a Dense or LayerNorm
+    module ``tensors``. ``files`` are further JSON files by the start of their names.
+    """
+    listed = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    ]
+    for number, module in enumerate(modules, 1):
+        config = dict(module)
+        kind, tensors = config.pop("type"), config.pop("tensors", None)
+        path = f"{number}_{kind}"
+        (folder / path).mkdir()
+        (folder / path / "config.json").write_text(json.dumps(config))
+        if tensors is not None:
+            save_file(tensors, folder / path / "model.safetensors")
+        kind = f"sentence_transformers.models.{kind}"
+        listed.append({"idx": number, "name": str(number), "path": path, "type": kind})
+    (folder / "modules.json").write_text(json.dumps(listed))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
 def write_wordpiece(folder: Path, lowercase: bool = True) -> int:
     """A BERT tokenizer over ``WORDS``: tokenizer.json and tokenizer_config.json.
 
@@ -204,7 +248,7 @@ class Kind:
     """How a family is built: Transformers' classes, its names of our options, its tokenizer."""
 
     config: str
-    model: str
+    prefix: str
     keys: dict[str, str]
     write_tokenizer: Callable[[Path, bool], int]
 
@@ -219,7 +263,7 @@ _DISTILBERT_KEYS = {
 
 
 def _bert_kin(name: str, keys: dict[str, str] = _BERT_KEYS) -> Kind:
-    return Kind(f"{name}Config", f"{name}ForSequenceClassification", keys, write_wordpiece)
+    return Kind(f"{name}Config", name, keys, write_wordpiece)
 
 
 # The ids of a tokenizer say nothing about a family: all but BERT's own kin are built with

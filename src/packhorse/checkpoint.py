@@ -14,13 +14,24 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from packhorse.config_values import LARGEST, is_integer, refusal
+from packhorse.config_values import read_json as read_json
 from packhorse.errors import CheckpointError
-from packhorse.families import ACTIVATIONS, FAMILIES, OTHER_TASKS, Family, Setting, served
+from packhorse.families import ACTIVATIONS, FAMILIES, OTHER_CLASSES, Family, Setting, served
 from packhorse.hub import commit_of, fetch
+from packhorse.labels import ProblemType as ProblemType
+from packhorse.labels import labels_of, problem_type_of
+from packhorse.sentence import (
+    Pooling,
+    SentenceModules,
+    is_sentence_folder,
+    rerank_activation,
+    sentence_modules,
+)
+from packhorse.tasks import DOES, Task
 
 logger = logging.getLogger(__name__)
 
@@ -37,20 +48,6 @@ _ALBERT_GROUPS = Setting("num_hidden_groups", 1)
 """How many sets of weights ALBERT's layers share; no other family has it."""
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
-_LARGEST = 2**31 - 1  # ids, positions and lengths travel as int32
-
-
-class ProblemType(StrEnum):
-    """How logits become scores, in the words of Transformers' config.
-
-    A config without ``problem_type`` gets what Transformers' text
-    classification pipeline does: the softmax for two labels or more and, for
-    one label, the sigmoid, which is MULTI_LABEL with a single label.
-    """
-
-    SINGLE_LABEL = "single_label_classification"  # softmax over labels
-    MULTI_LABEL = "multi_label_classification"  # sigmoid for each label
-    REGRESSION = "regression"  # the logit itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +90,8 @@ class Checkpoint:
     ``revision`` is the commit that is served, None unless the hub's cache holds the folder.
     ``max_length`` is in tokens, special tokens included.
     ``labels`` are in the order of the head's rows; the weights' shapes are held against them.
+    A model that embeds has none, and ``sentence`` says how hidden states become a vector.
+    ``rerank_activation`` is what a score of RERANK goes through: sigmoid or identity.
     """
 
     model_id: str
@@ -103,6 +102,14 @@ class Checkpoint:
     labels: tuple[str, ...]
     problem_type: ProblemType
     max_length: int
+    task: Task = Task.CLASSIFY
+    sentence: SentenceModules | None = None
+    rerank_activation: str = "sigmoid"
+
+    @property
+    def width(self) -> int:
+        """Columns of the model's output: its labels, or the length of a vector."""
+        return len(self.labels) if self.sentence is None else self.sentence.width
 
     @property
     def tokenizer_file(self) -> Path:
@@ -120,11 +127,15 @@ def load_checkpoint(
     token: str | None = None,
     offline: bool = False,
     cache_dir: str | Path | None = None,
+    task: Task | None = None,
+    pooling: Pooling | None = None,
 ) -> Checkpoint:
     """Fetch a model if need be, and read all of it but its weights.
 
-    ``model`` is a folder, a name on the hub, or None for the demo model; the
-    other arguments are those of ``hub.fetch``.
+    ``model`` is a folder, a name on the hub, or None for the demo model. ``task``
+    is what the model shall do; None: what its files say that it was made for.
+    ``pooling`` overrules the folder's where texts are embedded. The other
+    arguments are those of ``hub.fetch``.
 
     Raises CheckpointError for a file that is missing or broken, and for every
     value that is wrong or not served, with the file, the key and what is accepted.
@@ -137,9 +148,15 @@ def load_checkpoint(
     path = folder / "config.json"
     config = read_json(path)
     family = _family(config, path)
-    _check_task(config, family, path)
+    task = _task(config, family, path) if task is None else task
     architecture = _architecture(config, family, path)
-    labels = _labels(config, path)
+    sentence = None
+    if task is Task.EMBED:
+        sentence = sentence_modules(folder, architecture.hidden_size, pooling)
+    elif pooling is not None:
+        raise CheckpointError(f"a pooling is for models that embed, and {model_id} {DOES[task]}")
+    labels = () if sentence else labels_of(config, path)
+    task = _with_labels(task, labels, path)
     checkpoint = Checkpoint(
         model_id=model_id,
         revision=commit_of(folder),
@@ -147,36 +164,16 @@ def load_checkpoint(
         config=config,
         architecture=architecture,
         labels=labels,
-        problem_type=_problem_type(config, len(labels), path),
-        max_length=_max_length(folder / "tokenizer_config.json", architecture),
+        problem_type=problem_type_of(config, len(labels), path)
+        if task.is_classifier
+        else ProblemType.SINGLE_LABEL,
+        max_length=_max_length(folder / "tokenizer_config.json", architecture, sentence),
+        task=task,
+        sentence=sentence,
+        rerank_activation=rerank_activation(config, path) if task is Task.RERANK else "sigmoid",
     )
     _check_tokenizer_file(checkpoint.tokenizer_file)
     return checkpoint
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of the checkpoint.
-
-    Raises CheckpointError when it is missing, broken or not an object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: is {path.parent} a model folder?") from None
-    # ValueError is wrong UTF-8, broken JSON or a number of absurd length.
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
-    return value
-
-
-def _refusal(path: Path, key: str, value: object, accepted: str) -> CheckpointError:
-    """The error for one wrong value: file, key, value, and what would be right."""
-    shown = json.dumps(value, ensure_ascii=False, default=repr)
-    if len(shown) > 100:
-        shown = shown[:100] + "…"
-    return CheckpointError(f'{path}: "{key}" is {shown}; accepted: {accepted}')
 
 
 def _family(config: Mapping[str, Any], path: Path) -> Family:
@@ -189,7 +186,7 @@ def _family(config: Mapping[str, Any], path: Path) -> Family:
                 return family
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
-    raise _refusal(path, "model_type", name, f"{', '.join(FAMILIES)} (served: {served()})")
+    raise refusal(path, "model_type", name, f"{', '.join(FAMILIES)} (served: {served()})")
 
 
 def _architectures(config: Mapping[str, Any], path: Path) -> list[str]:
@@ -198,21 +195,39 @@ def _architectures(config: Mapping[str, Any], path: Path) -> list[str]:
     if names is None:
         return []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _refusal(path, "architectures", names, "a list of class names")
+        raise refusal(path, "architectures", names, "a list of class names")
     return names
 
 
-def _check_task(config: Mapping[str, Any], family: Family, path: Path) -> None:
-    """Raise unless the head is one that is served.
+def _task(config: Mapping[str, Any], family: Family, path: Path) -> Task:
+    """What the checkpoint was made for.
 
-    Without class names it may be: if it is not, the missing head is found among the weights.
+    A folder of sentence-transformers that pools is for embedding. Else the class name
+    says it; without one it may be a classifier: if it is not, the missing head is found
+    among the weights. Raises CheckpointError for a head that is not served.
     """
     names = _architectures(config, path)
-    if not names or any(name in family.architectures for name in names):
-        return
-    kinds = (kind for end, kind in OTHER_TASKS.items() if names[0].endswith(end))
+    tasks = [family.architectures[name] for name in names if name in family.architectures]
+    if (tasks or not names) and is_sentence_folder(path.parent):
+        return Task.EMBED
+    if tasks or not names:
+        return tasks[0] if tasks else Task.CLASSIFY
+    kinds = (kind for end, kind in OTHER_CLASSES.items() if names[0].endswith(end))
     kind = next(kinds, "a model of another kind")
-    raise _refusal(path, "architectures", names, f"{served()}; {names[0]} is {kind}")
+    raise refusal(path, "architectures", names, f"{served()}; {names[0]} is {kind}")
+
+
+def _with_labels(task: Task, labels: tuple[str, ...], path: Path) -> Task:
+    """The task, once the labels are known: a classifier with a single one reranks.
+
+    Raises CheckpointError when it shall rerank and has several.
+    """
+    if task is Task.RERANK and len(labels) != 1:
+        raise CheckpointError(
+            f"{path}: the model has {len(labels)} labels, and only one with a single label can "
+            "rerank: give another --task"
+        )
+    return Task.RERANK if task is Task.CLASSIFY and len(labels) == 1 else task
 
 
 def _architecture(config: Mapping[str, Any], family: Family, path: Path) -> Architecture:
@@ -220,7 +235,7 @@ def _architecture(config: Mapping[str, Any], family: Family, path: Path) -> Arch
     for key, values in family.only.items():
         if config.get(key) not in values:
             accepted = " or ".join(json.dumps(value) for value in values if value is not None)
-            raise _refusal(path, key, config[key], accepted or "no such key")
+            raise refusal(path, key, config[key], accepted or "no such key")
 
     def size(field: str) -> int:
         return _size(config, family.settings[field], path)
@@ -252,11 +267,11 @@ def _check_fit(architecture: Architecture, family: Family, path: Path) -> None:
     if architecture.hidden_size % architecture.num_heads:
         key = family.settings["num_heads"].key or "num_heads"
         accepted = f"a divisor of the hidden size, {architecture.hidden_size}"
-        raise _refusal(path, key, architecture.num_heads, accepted)
+        raise refusal(path, key, architecture.num_heads, accepted)
     if architecture.max_positions < 1:
         key = family.settings["max_position_embeddings"].key or "max_position_embeddings"
         accepted = f"more than {architecture.first_position}, the first token's position"
-        raise _refusal(path, key, architecture.max_position_embeddings, accepted)
+        raise refusal(path, key, architecture.max_position_embeddings, accepted)
 
 
 def _value(config: Mapping[str, Any], setting: Setting) -> tuple[str, Any]:
@@ -269,22 +284,16 @@ def _value(config: Mapping[str, Any], setting: Setting) -> tuple[str, Any]:
 def _size(config: Mapping[str, Any], setting: Setting, path: Path) -> int:
     """A whole number from 1 on (0 only as a family's fixed value)."""
     key, value = _value(config, setting)
-    if setting.key is None or _is_integer(value, 1):
+    if setting.key is None or is_integer(value, 1):
         return int(value)
-    raise _refusal(path, key, value, f"a whole number from 1 to {_LARGEST}")
-
-
-def _is_integer(value: object, least: int) -> bool:
-    """Whether this JSON value is a whole number from ``least`` on that fits an int32."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return is_integer and least <= value <= _LARGEST  # type: ignore[operator]
+    raise refusal(path, key, value, f"a whole number from 1 to {LARGEST}")
 
 
 def _activation(config: Mapping[str, Any], setting: Setting, path: Path) -> str:
     key, value = _value(config, setting)
     if isinstance(value, str) and value in ACTIVATIONS:
         return value
-    raise _refusal(path, key, value, ", ".join(ACTIVATIONS))
+    raise refusal(path, key, value, ", ".join(ACTIVATIONS))
 
 
 def _epsilon(config: Mapping[str, Any], setting: Setting, path: Path) -> float:
@@ -292,7 +301,7 @@ def _epsilon(config: Mapping[str, Any], setting: Setting, path: Path) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and 0 < value < 1:  # false for NaN too
         return float(value)
-    raise _refusal(path, key, value, "a number between 0 and 1")
+    raise refusal(path, key, value, "a number between 0 and 1")
 
 
 def _pad_token_id(config: Mapping[str, Any], family: Family, path: Path) -> int:
@@ -303,11 +312,11 @@ def _pad_token_id(config: Mapping[str, Any], family: Family, path: Path) -> int:
     setting = family.settings["pad_token_id"]
     key, value = _value(config, setting)
     vocab_size = _size(config, family.settings["vocab_size"], path)
-    if setting.key is None or (_is_integer(value, 0) and value < vocab_size):
+    if setting.key is None or (is_integer(value, 0) and value < vocab_size):
         return int(value)
     if family.first_position is not None:
         return int(setting.default)
-    raise _refusal(path, key, value, f"a whole number from 0 to {vocab_size - 1}")
+    raise refusal(path, key, value, f"a whole number from 0 to {vocab_size - 1}")
 
 
 def _first_position(config: Mapping[str, Any], family: Family, path: Path) -> int:
@@ -322,71 +331,19 @@ def _dtype(config: Mapping[str, Any], path: Path) -> str | None:
     value = config.get(key)
     if value is None or value in _DTYPES:
         return value
-    raise _refusal(path, key, value, ", ".join(_DTYPES))
+    raise refusal(path, key, value, ", ".join(_DTYPES))
 
 
-def _labels(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """Names of the head's rows, by the rules of Transformers.
-
-    ``id2label`` names them; ``num_labels``, if it says another number, wins
-    and the names are LABEL_0, LABEL_1, …; two labels if neither is there. We
-    are stricter in one thing: a gap in the ids is an error, not one that waits
-    until the nameless label is predicted.
-    """
-    names = config.get("id2label")
-    if names is None:
-        names = {}
-    elif not isinstance(names, dict) or not names:
-        raise _refusal(path, "id2label", names, 'an object such as {"0": "no", "1": "yes"}')
-    count = config.get("num_labels", len(names) or 2)
-    if not _is_integer(count, 1):
-        raise _refusal(path, "num_labels", count, "a whole number of at least 1")
-    if len(names) != count:
-        if names:
-            logger.warning(
-                "%s: num_labels is %d, so the %d names of id2label are not used",
-                path,
-                count,
-                len(names),
-            )
-        return tuple(f"LABEL_{row}" for row in range(count))
-    return tuple(_named_rows(names, path))
-
-
-def _named_rows(names: Mapping[str, Any], path: Path) -> list[str]:
-    """The labels of ``id2label`` in the order of their ids: "10" comes after "9"."""
-    try:
-        by_row = {int(key): label for key, label in names.items()}
-    except ValueError:
-        raise _refusal(path, "id2label", names, "whole numbers as keys") from None
-    if sorted(by_row) != list(range(len(names))):
-        raise _refusal(path, "id2label", names, f"the keys 0 to {len(names) - 1}, each once")
-    for label in by_row.values():
-        # A number is what some data sets have for names.
-        if not isinstance(label, (str, int)):
-            raise _refusal(path, "id2label", names, "strings as labels")
-    return [str(by_row[row]) for row in range(len(names))]
-
-
-def _problem_type(config: Mapping[str, Any], num_labels: int, path: Path) -> ProblemType:
-    """Which function makes scores, as Transformers' text classification pipeline decides it."""
-    value = config.get("problem_type")
-    if value is None:
-        return ProblemType.MULTI_LABEL if num_labels == 1 else ProblemType.SINGLE_LABEL
-    if value not in list(ProblemType):
-        raise _refusal(path, "problem_type", value, f"{', '.join(ProblemType)}, or null")
-    if value == ProblemType.SINGLE_LABEL and num_labels == 1:
-        # The softmax of one number is 1.0 whatever the text; Transformers refuses it too.
-        raise _refusal(path, "problem_type", value, "regression or null where there is one label")
-    return ProblemType(value)
-
-
-def _max_length(path: Path, architecture: Architecture) -> int:
+def _max_length(path: Path, architecture: Architecture, sentence: SentenceModules | None) -> int:
     """The longest sequence served: what has positions, or less if the tokenizer's config says so.
+
+    What sentence-transformers' own config says goes before the tokenizer's, as it does there.
 
     A ``truncation`` in tokenizer.json does not count, as it does not for
     Transformers: it is what the tokenizer was last used with, not a limit.
     """
+    if sentence is not None and sentence.max_length is not None:
+        return min(sentence.max_length, architecture.max_positions)
     config = read_json(path) if path.exists() else {}
     value = config.get("model_max_length", config.get("max_len"))  # the older key
     if value is None:
@@ -395,7 +352,7 @@ def _max_length(path: Path, architecture: Architecture) -> int:
     if is_number and value >= UNLIMITED:
         return architecture.max_positions
     if not is_number or not 1 <= value < UNLIMITED or value != int(value):
-        raise _refusal(path, "model_max_length", value, "a whole number of tokens from 1 on")
+        raise refusal(path, "model_max_length", value, "a whole number of tokens from 1 on")
     return min(int(value), architecture.max_positions)
 
 

@@ -33,6 +33,7 @@ from packhorse.option import (
     positive_or_none,
     tcp_port,
 )
+from packhorse.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,19 @@ class ModelOptions:
     huggingface_hub_cache: str | None = option(None, "Folder of the hub's cache.", tei=True)
     served_model_name: str | None = option(
         None, "Name of the model in answers and metrics; its id if not given.", tei=True
+    )
+    task: str = option(
+        AUTO,
+        "What the model shall do: auto, what its files say that it was made for; classify, rerank, "
+        "token_classify or embed.",
+        choices=(AUTO, *Task),
+    )
+    pooling: str = option(
+        AUTO,
+        "How the hidden states of a text become its embedding: auto, as the model's folder says, "
+        "else their mean.",
+        choices=(AUTO, "cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last"),
+        tei=True,
     )
     device: str = option(
         AUTO, "Where the model runs: auto, cpu, cuda or cuda:N. auto prefers a usable GPU."

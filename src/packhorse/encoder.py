@@ -24,12 +24,13 @@ from packhorse.config import (
     resolve,
     tokenizer_choice,
 )
+from packhorse.configured import pooling_of, task_of
 from packhorse.engine.engine import Engine
-from packhorse.engine.local import Answer, LocalEngine
+from packhorse.engine.local import LocalEngine
 from packhorse.errors import SERVED_ERRORS, RequestError, ValidationError
 from packhorse.hardware import detect
 from packhorse.postprocess import scores_of
-from packhorse.request import Float32Array, Sequences, TextOrPair
+from packhorse.request import Answer, Float32Array, Sequences, TextOrPair
 from packhorse.tokenizing.backends import BackendChoice
 from packhorse.tokenizing.safe_cuts import Direction
 from packhorse.tokenizing.tokenizer import Tokenizer
@@ -82,7 +83,7 @@ class _Loaded:
         # would be the engine's: have the caller's thread ask before.
         torch.get_num_threads()
         self.engine = LocalEngine(
-            lambda: _warm(Engine.load(config, checkpoint, notify=True)), len(checkpoint.labels)
+            lambda: _warm(Engine.load(config, checkpoint, notify=True)), checkpoint.width
         )
 
     def submit(
@@ -126,13 +127,13 @@ class _Loaded:
         Raises the error of the first row that failed, naming its index.
         """
         if not answers:
-            return np.empty((0, len(self.checkpoint.labels)), np.float32)
-        codes = np.concatenate([codes for _, codes in answers])
+            return np.empty((0, self.checkpoint.width), np.float32)
+        codes = np.concatenate([answer.codes for answer in answers])
         if codes.any():
             first = int(codes.argmax())
             failed = SERVED_ERRORS[int(codes[first])]
             raise failed(f"input {first} has no answer: {failed.__doc__}")
-        return np.concatenate([logits for logits, _ in answers])
+        return np.concatenate([answer.values for answer in answers])
 
     def scores(self, logits: Float32Array) -> Float32Array:
         return scores_of(logits, self.checkpoint.problem_type)
@@ -158,6 +159,8 @@ class _Base:
     model       hub id or folder; None for the embedded demo model
     device      auto, cpu, cuda or cuda:N
     dtype       auto, float32, bfloat16 or (on a GPU) float16
+    task        auto, classify, rerank, token_classify or embed; auto: what the model was made for
+    pooling     auto, cls, mean, max, mean_sqrt_len, weighted_mean or last, where texts are embedded
     revision, token, offline, cache_dir   of the hub
     tokenizer   auto, nanotoken or tokenizers
     threads     of the CPU engine; None for the container's quota
@@ -173,6 +176,8 @@ class _Base:
         device: str = AUTO,
         dtype: str = AUTO,
         *,
+        task: str = AUTO,
+        pooling: str = AUTO,
         revision: str | None = None,
         token: str | None = None,
         offline: bool = False,
@@ -186,6 +191,8 @@ class _Base:
         config = Config(
             ModelOptions(
                 model_id=None if model is None else str(model),
+                task=task,
+                pooling=pooling,
                 device=device,
                 dtype=dtype,
                 tokenizer=tokenizer,
@@ -200,7 +207,13 @@ class _Base:
         )
         config = resolve(config, detect())  # first: a wrong option needs no download
         checkpoint = load_checkpoint(
-            model, revision=revision, token=token, offline=offline, cache_dir=cache_dir
+            model,
+            revision=revision,
+            token=token,
+            offline=offline,
+            cache_dir=cache_dir,
+            task=task_of(config),
+            pooling=pooling_of(config),
         )
         self._loaded = _Loaded(config, checkpoint)
 

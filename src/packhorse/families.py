@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from packhorse.tasks import Task
+
 ACTIVATIONS = (
     "gelu",
     "gelu_new",
@@ -27,21 +29,49 @@ ACTIVATIONS = (
 )
 """Every ``hidden_act`` that is computed, by the names of Transformers."""
 
-CLASSIFY = "classify"
-"""The task of a sequence classifier, and the only one served as yet."""
+SERVED_CLASSES = {
+    "ForSequenceClassification": Task.CLASSIFY,
+    "ForTokenClassification": Task.TOKEN_CLASSIFY,
+    "Model": Task.EMBED,
+    # What comes before their heads is an encoder; the heads of pre-training are not read.
+    "ForMaskedLM": Task.EMBED,
+    "ForPreTraining": Task.EMBED,
+}
+"""How the name of a class ends, to the task that it is served for unless another is asked for."""
 
-OTHER_TASKS = {
-    "ForMaskedLM": "a masked language model",
+OTHER_CLASSES = {
     "LMHeadModel": "a language model",
-    "ForPreTraining": "a pre-training model",
-    "ForTokenClassification": "a token classifier",
     "ForQuestionAnswering": "an extractive question answerer",
     "ForMultipleChoice": "a multiple choice model",
     "ForNextSentencePrediction": "a next sentence predictor",
     "ForSequenceClassification": "a sequence classifier of another family",
-    "Model": "a bare encoder without a head",
+    "ForTokenClassification": "a token classifier of another family",
+    "Model": "an encoder of another family",
 }
 """How the name of a class ends, to what it is: for the message that refuses it."""
+
+OTHER_HEADS = (
+    "pooler.*",
+    "classifier.*",
+    "pre_classifier.*",
+    "cls.*",
+    "lm_head.*",
+    "predictions.*",
+    "sop_classifier.*",
+    "discriminator_predictions.*",
+    "generator_predictions.*",
+    "generator_lm_head.*",
+    "vocab_transform.*",
+    "vocab_layer_norm.*",
+    "vocab_projector.*",
+    "qa_outputs.*",
+)
+"""Patterns of tensors of heads, which are not read where another head, or none, is served."""
+
+
+def classes(prefix: str) -> dict[str, Task]:
+    """The class names of one family in Transformers, to the task each is served for."""
+    return {f"{prefix}{end}": task for end, task in SERVED_CLASSES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +100,7 @@ class Family:
 
     model_type: str
     prefix: str
-    architectures: Mapping[str, str]
+    architectures: Mapping[str, Task]
     first_position: int | None
     settings: Mapping[str, Setting]
     only: Mapping[str, tuple[Any, ...]]
@@ -80,7 +110,7 @@ class Family:
 BERT = Family(
     model_type="bert",
     prefix="bert",
-    architectures={"BertForSequenceClassification": CLASSIFY},
+    architectures=classes("Bert"),
     first_position=0,
     settings={
         "vocab_size": Setting("vocab_size", 30522),
@@ -117,7 +147,7 @@ ROBERTA = replace(
     BERT,
     model_type="roberta",
     prefix="roberta",
-    architectures={"RobertaForSequenceClassification": CLASSIFY},
+    architectures=classes("Roberta"),
     first_position=None,
     settings=dict(BERT.settings)
     | {"vocab_size": Setting("vocab_size", 50265), "pad_token_id": Setting("pad_token_id", 1)},
@@ -132,28 +162,28 @@ ROBERTA = replace(
 XLM_ROBERTA = replace(
     ROBERTA,
     model_type="xlm-roberta",
-    architectures={"XLMRobertaForSequenceClassification": CLASSIFY},
+    architectures=classes("XLMRoberta"),
     settings=dict(ROBERTA.settings) | {"vocab_size": Setting("vocab_size", 30522)},
 )
 
 CAMEMBERT = replace(
     XLM_ROBERTA,
     model_type="camembert",
-    architectures={"CamembertForSequenceClassification": CLASSIFY},
+    architectures=classes("Camembert"),
 )
 
 ERNIE = replace(
     BERT,
     model_type="ernie",
     prefix="ernie",
-    architectures={"ErnieForSequenceClassification": CLASSIFY},
+    architectures=classes("Ernie"),
 )
 
 ELECTRA = replace(
     BERT,
     model_type="electra",
     prefix="electra",
-    architectures={"ElectraForSequenceClassification": CLASSIFY},
+    architectures=classes("Electra"),
     settings=dict(BERT.settings)
     | {
         "embedding_size": Setting("embedding_size", 128),
@@ -174,7 +204,7 @@ DISTILBERT = replace(
     BERT,
     model_type="distilbert",
     prefix="distilbert",
-    architectures={"DistilBertForSequenceClassification": CLASSIFY},
+    architectures=classes("DistilBert"),
     settings=dict(BERT.settings)
     | {
         "hidden_size": Setting("dim", 768),
@@ -197,7 +227,7 @@ MPNET = replace(
     BERT,
     model_type="mpnet",
     prefix="mpnet",
-    architectures={"MPNetForSequenceClassification": CLASSIFY},
+    architectures=classes("MPNet"),
     first_position=2,  # counted from a pad id of 1, whatever the config's pad id is
     settings=dict(BERT.settings)
     | {
@@ -212,7 +242,7 @@ ALBERT = replace(
     BERT,
     model_type="albert",
     prefix="albert",
-    architectures={"AlbertForSequenceClassification": CLASSIFY},
+    architectures=classes("Albert"),
     settings=dict(BERT.settings)
     | {
         "vocab_size": Setting("vocab_size", 30000),
@@ -244,4 +274,6 @@ FAMILIES: dict[str, Family] = {
 
 def served() -> str:
     """The architectures that are served, for a message."""
-    return ", ".join(name for family in FAMILIES.values() for name in family.architectures)
+    ends = tuple(SERVED_CLASSES)
+    names = [next(iter(family.architectures)) for family in FAMILIES.values()]
+    return f"{', '.join(names)}, and the same with {', '.join(ends[1:])}"

@@ -15,12 +15,14 @@ from packhorse.errors import CheckpointError
 FETCHED = (
     "*.json",  # config, tokenizer, vocabularies, the index of the shards
     "model*.safetensors",
+    "[0-9]*/model.safetensors",  # the modules of sentence-transformers
     "vocab*.txt",
     "merges.txt",
     "*.model",  # SentencePiece
 )
-NOT_FETCHED = ("*/*",)
-"""Folders of a repository hold other formats and training states, with files of the same names."""
+NOT_FETCHED = ("[!0-9]*/*",)
+"""Folders of a repository hold other formats and training states, with files of the same names.
+Those that start with a number are the modules of sentence-transformers: 1_Pooling, 2_Dense."""
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 

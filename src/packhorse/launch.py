@@ -23,6 +23,7 @@ from packhorse.channel.board import Board
 from packhorse.channel.vitals import WORDS as VITAL_WORDS
 from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.config import Config
+from packhorse.configured import pooling_of, task_of
 from packhorse.errors import SetupError
 from packhorse.metrics import words
 
@@ -80,7 +81,9 @@ class Launch:
 
         Raises CheckpointError.
         """
-        loaded = load_checkpoint(Path(self.folder))
+        loaded = load_checkpoint(
+            Path(self.folder), task=task_of(self.config), pooling=pooling_of(self.config)
+        )
         return replace(loaded, model_id=self.model_id, revision=self.revision)
 
     def board(self) -> Board:

@@ -33,6 +33,8 @@ class Sequences:
     position_ids   int32 (T,)    only where positions are not 0..length-1 from the family's first
                                  position (a literal pad token in a RoBERTa text); else None
     truncated      bool  (N,)    whether input i was cut to fit
+    token_level    bool  (N,)    which sequences want a row for every token where the model's head
+                                 gives one for the sequence (token embeddings); None: none does
     """
 
     input_ids: Int32Array
@@ -40,6 +42,7 @@ class Sequences:
     truncated: BoolArray
     segment_starts: Int32Array | None = None
     position_ids: Int32Array | None = None
+    token_level: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.cu_seqlens) - 1
@@ -62,20 +65,21 @@ class Sequences:
             truncated=self.truncated[start:stop],
             segment_starts=None if self.segment_starts is None else self.segment_starts[start:stop],
             position_ids=None if self.position_ids is None else self.position_ids[first:last],
+            token_level=None if self.token_level is None else self.token_level[start:stop],
         )
 
     def take(self, order: NDArray[np.intp]) -> Sequences:
         """The sequences in another order (a gather; copies)."""
         lengths = self.lengths[order]
         bounds = bounds_of(lengths)
-        tokens = np.repeat(self.cu_seqlens[:-1][order] - bounds[:-1], lengths)
-        tokens += np.arange(bounds[-1], dtype=np.int32)
+        tokens = rows_of_pieces(self.cu_seqlens[:-1][order], bounds)
         return Sequences(
             input_ids=self.input_ids[tokens],
             cu_seqlens=bounds,
             truncated=self.truncated[order],
             segment_starts=None if self.segment_starts is None else self.segment_starts[order],
             position_ids=None if self.position_ids is None else self.position_ids[tokens],
+            token_level=None if self.token_level is None else self.token_level[order],
         )
 
 
@@ -84,6 +88,17 @@ def bounds_of(lengths: Int32Array) -> Int32Array:
     bounds = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=bounds[1:])
     return bounds
+
+
+def rows_of_pieces(starts: Int32Array, bounds: Int32Array) -> Int32Array:
+    """Where the rows of pieces lie in their source: starts[i], starts[i] + 1, … for piece i.
+
+    starts  int32 (N,)    the first row of each piece in the source
+    bounds  int32 (N+1,)  the bounds of the pieces once they lie one after the other
+    """
+    rows = np.repeat(starts - bounds[:-1], np.diff(bounds))
+    rows += np.arange(bounds[-1], dtype=np.int32)
+    return rows
 
 
 def concatenate(parts: PySequence[Sequences], first_position: int = 0) -> Sequences:
@@ -110,13 +125,24 @@ def concatenate(parts: PySequence[Sequences], first_position: int = 0) -> Sequen
                 for p in parts
             ]
         )
+    token_level = None
+    if any(part.token_level is not None for part in parts):
+        token_level = np.concatenate(
+            [np.zeros(len(p), np.bool_) if p.token_level is None else p.token_level for p in parts]
+        )
     return Sequences(
         input_ids=np.concatenate([part.input_ids for part in parts]),
         cu_seqlens=bounds_of(lengths),
         truncated=np.concatenate([part.truncated for part in parts]),
         segment_starts=segment_starts,
         position_ids=position_ids,
+        token_level=token_level,
     )
+
+
+def is_token_level(batch: Sequences) -> bool:
+    """Whether a row is asked for each token; a batch is never mixed, see ``Batch.alike``."""
+    return batch.token_level is not None and bool(batch.token_level[0])
 
 
 def counted_positions(cu_seqlens: Int32Array, first_position: int = 0) -> Int32Array:
@@ -130,14 +156,16 @@ def counted_positions(cu_seqlens: Int32Array, first_position: int = 0) -> Int32A
 class Output:
     """What the model gave for a batch of N sequences.
 
-    logits  float32 (N, labels)
-    codes   uint8   (N,)  0, or the ``code`` of the ServedError that this row ends in
-    seconds float         how long the device worked on the batch
+    values     float32 (R, width)  logits or vectors, those of each sequence in neighbouring rows
+    codes      uint8   (N,)  0, or the ``code`` of the ServedError that this sequence ends in
+    seconds    float         how long the device worked on the batch
+    row_counts int32   (N,)  rows of each sequence, which sum to R; None: one row each
     """
 
-    logits: Float32Array
+    values: Float32Array
     codes: NDArray[np.uint8]
     seconds: float
+    row_counts: Int32Array | None = None
 
 
 TicketArray = NDArray[np.uint64]
@@ -173,15 +201,72 @@ class Completions:
     offsets   int32   (P,)    the first sequence of this part within its request
     counts    int32   (P,)    sequences in this part; sums to N
     codes     uint8   (N,)    0 for success, else the ``code`` of a ServedError
-    logits    float32 (N, labels); rows whose code is not 0 are meaningless
+    values    float32 (R, width); rows of sequences whose code is not 0 are meaningless
     queue_wait float32 (P,)   seconds from arrival to the start of the batch
     inference float           seconds from the start of the batch to its answer
+    row_counts int32  (N,)    rows of each sequence, which sum to R; None: one row each
     """
 
     tickets: TicketArray
     offsets: Int32Array
     counts: Int32Array
     codes: NDArray[np.uint8]
-    logits: Float32Array
+    values: Float32Array
     queue_wait: Float32Array
     inference: float
+    row_counts: Int32Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one ``Completions`` has of one request.
+
+    offset      the first of its M sequences within the request
+    values, codes, row_counts   of those sequences, as in ``Output``
+    """
+
+    offset: int
+    values: Float32Array
+    codes: NDArray[np.uint8]
+    row_counts: Int32Array | None
+
+
+def parts_of(completions: Completions) -> list[Part]:
+    """The P parts, as views, in the order of the tickets."""
+    parts, sequence = [], 0
+    bounds = None if completions.row_counts is None else bounds_of(completions.row_counts).tolist()
+    for offset, count in zip(
+        completions.offsets.tolist(), completions.counts.tolist(), strict=True
+    ):
+        own = slice(sequence, sequence + count)
+        rows = own if bounds is None else slice(bounds[own.start], bounds[own.stop])
+        row_counts = None if completions.row_counts is None else completions.row_counts[own]
+        parts.append(Part(offset, completions.values[rows], completions.codes[own], row_counts))
+        sequence += count
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request of N sequences got: ``values``, ``codes``, ``row_counts`` of an Output."""
+
+    values: Float32Array
+    codes: NDArray[np.uint8]
+    row_counts: Int32Array | None = None
+
+
+def answer_of(parts: list[Part]) -> Answer:
+    """The answer that arrived in these parts, at least one, in any order."""
+    if len(parts) == 1:
+        return Answer(parts[0].values, parts[0].codes, parts[0].row_counts)
+    parts = sorted(parts, key=lambda part: part.offset)
+    codes = np.concatenate([part.codes for part in parts])
+    # What failed may have no rows, and then not the width of the others either.
+    filled = [part.values for part in parts if len(part.values)] or [parts[0].values]
+    if all(part.row_counts is None for part in parts):
+        return Answer(np.concatenate(filled), codes)
+    row_counts = [
+        np.ones(len(part.codes), np.int32) if part.row_counts is None else part.row_counts
+        for part in parts
+    ]
+    return Answer(np.concatenate(filled), codes, np.concatenate(row_counts))

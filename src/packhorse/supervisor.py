@@ -28,9 +28,10 @@ from packhorse import logs
 from packhorse.channel.board import Board
 from packhorse.channel.listener import address_of, listen
 from packhorse.channel.vitals import Vitals
-from packhorse.checkpoint import Checkpoint, load_checkpoint
+from packhorse.checkpoint import Checkpoint
 from packhorse.child import Child, Kind, described
 from packhorse.config import Config, as_dict, resolve
+from packhorse.configured import configured_checkpoint
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.launch import SETUP_FAILED, SLOT_WORDS, Launch, name_process
@@ -64,13 +65,7 @@ def run(config: Config) -> int:
     logs.configure(config.server.log_level, "supervisor", config.server.json_output)
     config = resolve(config, detect())
     with bound(config) as http:
-        checkpoint = load_checkpoint(
-            config.model.model_id,
-            revision=config.model.revision,
-            token=config.model.hf_token,
-            offline=config.model.offline,
-            cache_dir=config.model.huggingface_hub_cache,
-        )
+        checkpoint = configured_checkpoint(config)
         logger.info("settings: %s", as_dict(config))
         _raise_file_limit()
         supervisor = Supervisor(config, checkpoint, http)

@@ -211,12 +211,12 @@ def test_the_same_batch_is_bitwise_equal_among_ten_thousand_and_memory_is_flat()
     runner, _ = load_runner(config_of("float16"), checkpoint, notify=False)
     source, vocab = random.Random(0), checkpoint.architecture.vocab_size
     kept = random_batch(source, vocab)
-    first = runner.launch(kept).output().logits
+    first = runner.launch(kept).output().values
     sizes = []
     for i in range(10_000):
         runner.launch(random_batch(source, vocab, most=20)).output()
         if i % 1000 == 999:
-            assert np.array_equal(runner.launch(kept).output().logits, first)
+            assert np.array_equal(runner.launch(kept).output().values, first)
             gc.collect()
             sizes.append((torch.cuda.memory_reserved(), torch.cuda.memory_allocated(), _rss()))
     runner.close()
@@ -238,9 +238,9 @@ def test_graphs_equal_eager_launches() -> None:
     source = random.Random(1)
     for _ in range(50):
         batch = random_batch(source, checkpoint.architecture.vocab_size)
-        captured = runner.launch(batch).output().logits
+        captured = runner.launch(batch).output().values
         graphs, runner._graphs = runner._graphs, None
-        eager = runner.launch(batch).output().logits
+        eager = runner.launch(batch).output().values
         runner._graphs = graphs
         assert np.abs(captured - eager).max() < 1e-5 * np.abs(eager).max()
     runner.close()
@@ -267,7 +267,8 @@ def test_one_overflowing_sequence_among_two_hundred(cured: bool, tmp_path: Path)
     inputs = [*clean[:100], f"the {word}", *clean[100:]]
     with Encoder(folder, device="cuda", dtype="float16") as encoder:
         sequences = encoder.encode(inputs)
-        logits, codes = encoder._loaded.engine.submit(sequences).result()
+        answer = encoder._loaded.engine.submit(sequences).result()
+        logits, codes = answer.values, answer.codes
         solo = np.concatenate([encoder.logits(encoder.encode([text])) for text in clean])
     expected = [0 if cured else NonFiniteOutputError.code if i == 100 else 0 for i in range(201)]
     assert codes.tolist() == expected

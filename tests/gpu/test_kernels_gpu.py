@@ -125,7 +125,8 @@ def test_the_rest_agrees_with_its_twin(ops, dtype, hidden, seed):
     product = ops.linear_activation(x, up, inner, "gelu")
     wanted = torch.nn.functional.gelu(x.double() @ up.double().t() + inner.double())
     assert (product.double() - wanted).abs().max() < 5 * torch.finfo(dtype).eps + 3e-5
-    same("mean_pool", x, bounds)
+    for mode in ("mean", "max", "mean_sqrt_len", "weighted_mean", "last"):
+        same("pool", x, bounds, mode)
     same("first_token_pool", x, bounds)
 
 
@@ -138,7 +139,7 @@ def test_a_captured_graph_serves_other_batches(ops):
     def forward():
         _, starts, ends = ops.expand(bounds, count, tokens)
         y = ops.packed_attention(qkv, starts, ends, heads)
-        return y, ops.first_token_pool(y, bounds), ops.mean_pool(y, bounds)
+        return y, ops.first_token_pool(y, bounds), ops.pool(y, bounds, "mean")
 
     def load(lengths):
         padded = bounds_of(lengths + [0] * (most - len(lengths)))

@@ -61,7 +61,7 @@ class EchoEngine:
                 offsets=np.zeros(len(requests), np.int32),
                 counts=np.array([pending.count for pending in requests], np.int32),
                 codes=codes,
-                logits=np.where(codes[:, None] == 0, logits, np.nan).astype(np.float32),
+                values=np.where(codes[:, None] == 0, logits, np.nan).astype(np.float32),
                 queue_wait=np.zeros(len(requests), np.float32),
                 inference=0.002,
             )

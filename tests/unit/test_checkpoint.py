@@ -25,6 +25,7 @@ from packhorse.checkpoint import (
 from packhorse.errors import CheckpointError
 from packhorse.families import ACTIVATIONS, BERT, FAMILIES, Setting
 from packhorse.kernels import reference
+from packhorse.tasks import Task
 from tests.tiny_checkpoints import edit_config, edit_tensors, make_bert, shared
 
 
@@ -184,10 +185,10 @@ def test_class_name_may_be_missing(tmp_path: Path, architectures: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("BertForMaskedLM", "a masked language model"),
         ("BertLMHeadModel", "a language model"),
-        ("BertModel", "a bare encoder without a head"),
-        ("BertForTokenClassification", "a token classifier"),
+        ("BertForQuestionAnswering", "an extractive question answerer"),
+        ("RobertaModel", "an encoder of another family"),
+        ("RobertaForTokenClassification", "a token classifier of another family"),
         ("RobertaForSequenceClassification", "a sequence classifier of another family"),
         ("MyOwnThing", "a model of another kind"),
     ],
@@ -197,6 +198,66 @@ def test_other_task_is_refused_by_what_it_is(tmp_path: Path, name: str, kind: st
     with pytest.raises(CheckpointError, match=f"{name} is {kind}") as caught:
         load_checkpoint(tmp_path)
     assert "accepted: BertForSequenceClassification" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("BertForSequenceClassification", Task.CLASSIFY),
+        ("BertForTokenClassification", Task.TOKEN_CLASSIFY),
+        ("BertModel", Task.EMBED),
+        ("BertForMaskedLM", Task.EMBED),
+        ("BertForPreTraining", Task.EMBED),
+    ],
+)
+def test_the_class_name_says_the_task(tmp_path: Path, name: str, task: Task) -> None:
+    checkpoint = load_checkpoint(write(tmp_path, architectures=[name]))
+    assert checkpoint.task is task
+    assert (checkpoint.sentence is not None) == (task is Task.EMBED)
+
+
+def test_a_classifier_with_one_label_reranks(tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(write(tmp_path, id2label={"0": "relevance"}))
+    assert checkpoint.task is Task.RERANK
+    assert checkpoint.rerank_activation == "sigmoid"
+
+
+def test_a_task_that_is_asked_for_goes_before_the_class_name(tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(write(tmp_path), task=Task.EMBED)
+    assert (checkpoint.task, checkpoint.labels) == (Task.EMBED, ())
+
+
+def test_what_has_two_labels_cannot_rerank(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="the model has 2 labels"):
+        load_checkpoint(write(tmp_path), task=Task.RERANK)
+
+
+@pytest.mark.parametrize(
+    ("config", "activation"),
+    [
+        (
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
+            "identity",
+        ),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
+        (
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}},
+            "sigmoid",
+        ),
+        ({"sentence_transformers": {"version": "4.0.0"}}, "sigmoid"),
+    ],
+)
+def test_a_cross_encoder_says_what_follows_its_logit(
+    tmp_path: Path, config: dict[str, Any], activation: str
+) -> None:
+    checkpoint = load_checkpoint(write(tmp_path, id2label={"0": "score"}, **config))
+    assert checkpoint.rerank_activation == activation
+
+
+def test_code_of_a_cross_encoders_own_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, id2label={"0": "s"}, sbert_ce_default_activation_function="os.system")
+    with pytest.raises(CheckpointError, match=r"the activation 'os.system'"):
+        load_checkpoint(tmp_path)
 
 
 # Values of the architecture.

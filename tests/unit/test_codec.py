@@ -49,6 +49,7 @@ def arrivals(draw: st.DrawFn) -> Arrivals:
             truncated=np.zeros(n, np.bool_),
             segment_starts=draw(st.none() | arrays.arrays(int32, n, elements=INT32)),
             position_ids=draw(st.none() | arrays.arrays(int32, t, elements=INT32)),
+            token_level=draw(st.none() | arrays.arrays(np.bool_, n)),
         ),
         arrived=draw(st.floats(0, 1e12)),
     )
@@ -57,15 +58,18 @@ def arrivals(draw: st.DrawFn) -> Arrivals:
 @st.composite
 def completions(draw: st.DrawFn) -> Completions:
     counts = np.array(draw(st.lists(st.integers(1, 4), max_size=5)), np.int32)
-    p, n, labels = len(counts), int(counts.sum()), draw(st.integers(1, 4))
+    p, n, width = len(counts), int(counts.sum()), draw(st.integers(1, 4))
+    row_counts = draw(st.none() | arrays.arrays(np.int32, n, elements=st.integers(0, 3)))
+    rows = n if row_counts is None else int(row_counts.sum())
     return Completions(
         tickets=draw(arrays.arrays(np.uint64, p, elements=UINT64)),
         offsets=draw(arrays.arrays(np.int32, p, elements=INT32)),
         counts=counts,
         codes=draw(arrays.arrays(np.uint8, n)),
-        logits=draw(arrays.arrays(np.float32, (n, labels))),
+        values=draw(arrays.arrays(np.float32, (rows, width))),
         queue_wait=draw(arrays.arrays(np.float32, p)),
         inference=draw(st.floats(0, 1e6)),
+        row_counts=row_counts,
     )
 
 
@@ -77,7 +81,7 @@ def test_arrivals_come_back(sent: Arrivals) -> None:
     got = codec.decode_arrivals(message)
     for name in ("tickets", "counts", "clients", "priorities", "deadlines"):
         same(getattr(sent, name), getattr(got, name))
-    for name in ("input_ids", "cu_seqlens", "segment_starts", "position_ids", "truncated"):
+    for name in ("input_ids", "cu_seqlens", "segment_starts", "position_ids", "token_level"):
         same(getattr(sent.sequences, name), getattr(got.sequences, name))
     assert got.arrived == sent.arrived
 
@@ -88,7 +92,7 @@ def test_completions_come_back(sent: Completions) -> None:
     message = codec.encode_completions(sent)
     assert codec.kind_of(message) is Kind.COMPLETIONS
     got = codec.decode_completions(message)
-    for name in ("tickets", "offsets", "counts", "codes", "logits", "queue_wait"):
+    for name in ("tickets", "offsets", "counts", "codes", "values", "queue_wait", "row_counts"):
         same(getattr(sent, name), getattr(got, name))
     assert got.inference == sent.inference
 

@@ -27,7 +27,7 @@ class ScriptedBatch:
 
 
 class ScriptedRunner:
-    num_labels = 1
+    width = 1
     max_tokens = 1000
     max_sequences = 100
     max_in_flight = 1
@@ -89,9 +89,9 @@ def rows_of(completions: Completions) -> dict[tuple[int, int], tuple[float, int]
         strict=True,
     ):
         for index in range(offset, offset + count):
-            rows[ticket, index] = (float(completions.logits[row, 0]), int(completions.codes[row]))
+            rows[ticket, index] = (float(completions.values[row, 0]), int(completions.codes[row]))
             row += 1
-    assert row == len(completions.codes) == len(completions.logits)
+    assert row == len(completions.codes) == len(completions.values)
     return rows
 
 

@@ -106,7 +106,7 @@ def first_logits(pending: Pending) -> list[float]:
     return [
         float(value)
         for block, _, row, count in sorted(pending.parts, key=lambda part: part[1])
-        for value in block.completions.logits[row : row + count, 0]
+        for value in block.completions.values[row : row + count, 0]
     ]
 
 
@@ -356,7 +356,7 @@ def test_the_answer_to_many_front_ends_is_divided() -> None:
         offsets=np.array([0, 4, 0], np.int32),
         counts=np.array([1, 2, 1], np.int32),
         codes=np.array([0, 33, 0, 0], np.uint8),
-        logits=np.arange(8, dtype=np.float32).reshape(4, 2),
+        values=np.arange(8, dtype=np.float32).reshape(4, 2),
         queue_wait=np.array([0.1, 0.2, 0.3], np.float32),
         inference=0.5,
     )
@@ -365,4 +365,4 @@ def test_the_answer_to_many_front_ends_is_divided() -> None:
     assert part.tickets.tolist() == [2]
     assert part.offsets.tolist() == [4]
     assert part.codes.tolist() == [33, 0]
-    assert part.logits.tolist() == [[2, 3], [4, 5]]
+    assert part.values.tolist() == [[2, 3], [4, 5]]

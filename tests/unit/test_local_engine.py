@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from packhorse.engine.engine import Engine
-from packhorse.engine.local import Answer, LocalEngine
+from packhorse.engine.local import LocalEngine
 from packhorse.errors import InternalError, UnavailableError
-from packhorse.request import Arrivals, Completions, Sequences
+from packhorse.request import Answer, Arrivals, Completions, Sequences
 
 SOON = 20.0
 """Seconds after which something that should happen at once will not."""
@@ -58,7 +58,7 @@ class FakeEngine:
                 offsets=np.zeros(1, np.int32),
                 counts=arrivals.counts,
                 codes=np.zeros(len(arrivals.sequences), np.uint8),
-                logits=np.zeros((len(arrivals.sequences), 2), np.float32),
+                values=np.zeros((len(arrivals.sequences), 2), np.float32),
                 queue_wait=np.zeros(1, np.float32),
                 inference=0.0,
             )
@@ -83,7 +83,7 @@ def sequences(count: int = 1) -> Sequences:
 
 
 def answered(future: Future[Answer]) -> bool:
-    return future.result(SOON)[0].shape == (1, 2)
+    return future.result(SOON).values.shape == (1, 2)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

@@ -26,7 +26,7 @@ def block_of(logits: np.ndarray, codes: list[int] | None = None) -> Block:
             offsets=np.zeros(n, np.int32),
             counts=np.ones(n, np.int32),
             codes=np.array(codes or [0] * n, np.uint8),
-            logits=logits.astype(np.float32),
+            values=logits.astype(np.float32),
             queue_wait=np.zeros(n, np.float32),
             inference=0.0,
         )

@@ -8,7 +8,7 @@ order and item sizes are the machine's own: both ends are on it.
 
     ARRIVALS     front end to engine   counts R, N, T   number: when they were queued
     CANCEL       front end to engine   counts R
-    COMPLETIONS  engine to front end   counts P, N, L   number: seconds of inference
+    COMPLETIONS  engine to front end   counts P, N, width   number: seconds of inference
     INFO         engine to front end   a JSON object; it also says that the engine is ready
 """
 
@@ -27,7 +27,8 @@ from packhorse.channel.channel import Bytes, ProtocolError
 from packhorse.request import Arrivals, Completions, Sequences, TicketArray
 
 _HEADER = struct.Struct("=BBHIIId")
-_SEGMENTS, _POSITIONS = 1, 2  # flags of ARRIVALS: which optional arrays are there
+_SEGMENTS, _POSITIONS, _TOKEN_LEVEL = 1, 2, 4  # flags of ARRIVALS: which optional arrays are there
+_ROW_COUNTS = 1  # flag of COMPLETIONS: there are not as many rows as sequences
 
 
 class Kind(IntEnum):
@@ -56,7 +57,9 @@ def encode_arrivals(arrivals: Arrivals) -> bytes:
     """
     sequences = arrivals.sequences
     segments, positions = sequences.segment_starts, sequences.position_ids
+    token_level = sequences.token_level
     flags = (0 if segments is None else _SEGMENTS) | (0 if positions is None else _POSITIONS)
+    flags |= 0 if token_level is None else _TOKEN_LEVEL
     header = _HEADER.pack(
         Kind.ARRIVALS,
         flags,
@@ -78,6 +81,7 @@ def encode_arrivals(arrivals: Arrivals) -> bytes:
             b"" if segments is None else _bytes_of(segments, np.int32),
             b"" if positions is None else _bytes_of(positions, np.int32),
             _bytes_of(arrivals.priorities, np.int8),
+            b"" if token_level is None else _bytes_of(token_level, np.bool_),
         )
     )
 
@@ -95,11 +99,12 @@ def decode_arrivals(message: Bytes) -> Arrivals:
     segments = columns.take(np.int32, num_sequences) if flags & _SEGMENTS else None
     positions = columns.take(np.int32, num_tokens) if flags & _POSITIONS else None
     priorities = columns.take(np.int8, count)
+    token_level = columns.take(np.bool_, num_sequences) if flags & _TOKEN_LEVEL else None
     columns.end()
     if counts.sum() != num_sequences or cu_seqlens[0] != 0 or cu_seqlens[-1] != num_tokens:
         raise ProtocolError("counts of sequences and tokens do not fit each other")
     truncated = np.zeros(num_sequences, np.bool_)
-    sequences = Sequences(input_ids, cu_seqlens, truncated, segments, positions)
+    sequences = Sequences(input_ids, cu_seqlens, truncated, segments, positions, token_level)
     return Arrivals(tickets, counts, clients, priorities, deadlines, sequences, arrived)
 
 
@@ -119,18 +124,20 @@ def decode_cancel(message: Bytes) -> TicketArray:
 
 def encode_completions(completions: Completions) -> bytes:
     """Answers as one message."""
-    num_rows, num_labels = completions.logits.shape
-    num_parts = len(completions.tickets)
+    num_parts, num_sequences = len(completions.tickets), len(completions.codes)
+    width, row_counts = completions.values.shape[1], completions.row_counts
+    flags = 0 if row_counts is None else _ROW_COUNTS
     return b"".join(
         (
             _HEADER.pack(
-                Kind.COMPLETIONS, 0, 0, num_parts, num_rows, num_labels, completions.inference
+                Kind.COMPLETIONS, flags, 0, num_parts, num_sequences, width, completions.inference
             ),
             _bytes_of(completions.tickets, np.uint64),
             _bytes_of(completions.offsets, np.int32),
             _bytes_of(completions.counts, np.int32),
             _bytes_of(completions.queue_wait, np.float32),
-            _bytes_of(completions.logits, np.float32),
+            b"" if row_counts is None else _bytes_of(row_counts, np.int32),
+            _bytes_of(completions.values, np.float32),
             _bytes_of(completions.codes, np.uint8),
         )
     )
@@ -138,18 +145,24 @@ def encode_completions(completions: Completions) -> bytes:
 
 def decode_completions(message: Bytes) -> Completions:
     """Raises ProtocolError when the sizes do not fit each other."""
-    _, _, _, num_parts, num_rows, num_labels, inference = _HEADER.unpack_from(message)
+    _, flags, _, num_parts, num_sequences, width, inference = _HEADER.unpack_from(message)
     columns = _Columns(message)
     tickets = columns.take(np.uint64, num_parts)
     offsets = columns.take(np.int32, num_parts)
     counts = columns.take(np.int32, num_parts)
     queue_wait = columns.take(np.float32, num_parts)
-    logits = columns.take(np.float32, num_rows * num_labels).reshape(num_rows, num_labels)
-    codes = columns.take(np.uint8, num_rows)
+    row_counts, num_rows = None, num_sequences
+    if flags & _ROW_COUNTS:
+        row_counts = columns.take(np.int32, num_sequences)
+        num_rows = int(row_counts.sum())
+        if num_rows < 0 or row_counts.min(initial=0) < 0:
+            raise ProtocolError("a sequence has a negative number of rows")
+    values = columns.take(np.float32, num_rows * width).reshape(num_rows, width)
+    codes = columns.take(np.uint8, num_sequences)
     columns.end()
-    if counts.sum() != num_rows:
-        raise ProtocolError("counts of parts and rows do not fit each other")
-    return Completions(tickets, offsets, counts, codes, logits, queue_wait, inference)
+    if counts.sum() != num_sequences:
+        raise ProtocolError("counts of parts and sequences do not fit each other")
+    return Completions(tickets, offsets, counts, codes, values, queue_wait, inference, row_counts)
 
 
 def encode_info(info: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,17 @@ class Batch:
         """The batch in two, for finding the sequence that fails it; needs two sequences."""
         middle = len(self.sequences) // 2
         return self._cut(0, middle), self._cut(middle, len(self.sequences))
+
+    def alike(self) -> list[Batch]:
+        """Neighbours that are read alike, as batches of their own; mostly that is the batch.
+
+        A batch has one row a sequence or one row a token, never both.
+        """
+        token_level = self.sequences.token_level
+        if token_level is None or (token_level == token_level[0]).all():
+            return [self]
+        breaks = [0, *(np.flatnonzero(np.diff(token_level)) + 1).tolist(), len(token_level)]
+        return [self._cut(start, stop) for start, stop in pairwise(breaks)]
 
     def alone(self, row: int) -> Batch:
         """Sequence ``row`` as a batch of its own."""

@@ -19,10 +19,18 @@ import torch
 from torch import Tensor
 
 from packhorse.checkpoint import Architecture
-from packhorse.errors import NonFiniteOutputError
+from packhorse.engine.model_runner import checked_output
 from packhorse.models.backend import Layout, Run
 from packhorse.models.encoder import PackedEncoder
-from packhorse.request import Int32Array, Output, Sequences, bounds_of, counted_positions
+from packhorse.request import (
+    Int32Array,
+    Output,
+    Sequences,
+    bounds_of,
+    counted_positions,
+    is_token_level,
+    rows_of_pieces,
+)
 
 WARM_UP_TOKENS = (16, 64, 256)
 """Enough for oneDNN to build its kernels and for a first guess of the cost of a batch."""
@@ -68,7 +76,7 @@ class CpuRunner:
         max_tokens: int,
         max_sequences: int,
     ) -> None:
-        self.num_labels = model.head.num_labels
+        self.width = model.head.width
         self.max_tokens = max_tokens
         self.max_sequences = max_sequences
         self._model = model
@@ -126,13 +134,20 @@ class CpuRunner:
 
     def _run(self, batch: Sequences) -> Output:
         started = time.perf_counter()
-        order = np.argsort(batch.lengths, kind="stable")
-        input_ids, layout = packed_layout(batch.take(order), self._architecture)
-        sorted_logits = self._model.forward(input_ids, layout).numpy()
-        logits = np.empty_like(sorted_logits)
-        logits[order] = sorted_logits
-        codes = np.where(np.isfinite(logits).all(axis=1), 0, NonFiniteOutputError.code)
-        return Output(logits, codes.astype(np.uint8), time.perf_counter() - started)
+        lengths = batch.lengths
+        order = np.argsort(lengths, kind="stable")
+        by_length = batch.take(order)
+        input_ids, layout = packed_layout(by_length, self._architecture)
+        whole = is_token_level(batch)
+        in_order = self._model.forward(input_ids, layout, token_level=whole).numpy()
+        if whole or self._model.head.is_token_level:
+            inverse = np.argsort(order, kind="stable")
+            starts = by_length.cu_seqlens[:-1][inverse]
+            values = in_order[rows_of_pieces(starts, batch.cu_seqlens)]
+            return checked_output(values, lengths, time.perf_counter() - started)
+        values = np.empty_like(in_order)
+        values[order] = in_order
+        return checked_output(values, None, time.perf_counter() - started)
 
 
 def packed_layout(batch: Sequences, architecture: Architecture) -> tuple[Tensor, Layout]:

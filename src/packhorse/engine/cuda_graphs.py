@@ -3,7 +3,9 @@
 A captured graph launches the hundred kernels of a forward pass as one. It
 fixes every address and size, so batches are padded up to buckets: the trunk's
 work depends on the number of tokens alone and the tail's on the number of
-sequences alone, hence two short lists of graphs instead of their product.
+sequences alone, hence two short lists of graphs instead of their product. Where
+every token has a row of output the tail too goes by tokens, and is in the
+trunk's graph.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class DeviceBuffers:
     input_ids   int32 (T,)
     positions, starts, ends, token_types   int32 (T,), made on the device from the header
     trunk       the memory of the trunk, in which it hands its result to the tail
-    logits      float32 (M, labels)
+    values      float32 (M, width), or (T, width) where every token has a row
 
     for at most T tokens and M sequences.
     """
@@ -48,7 +50,7 @@ class DeviceBuffers:
     ends: Tensor
     token_types: Tensor
     trunk: TrunkBuffers
-    logits: Tensor
+    values: Tensor
 
     @classmethod
     def allocate(
@@ -69,12 +71,16 @@ class DeviceBuffers:
             ends=row(max_tokens),
             token_types=row(max_tokens),
             trunk=TrunkBuffers.allocate(model, max_tokens),
-            logits=torch.zeros(max_sequences, model.head.num_labels, device=device),
+            values=torch.zeros(
+                max_tokens if model.head.is_token_level else max_sequences,
+                model.head.width,
+                device=device,
+            ),
         )
 
     @property
     def max_sequences(self) -> int:
-        return self.logits.shape[0]
+        return (self.header.shape[0] - 2) // 2
 
     @property
     def num_sequences(self) -> Tensor:
@@ -121,6 +127,7 @@ class ForwardGraphs:
         self._kernels = kernels
         self._buffers = buffers
         self._stream = stream
+        self._per_token = model.head.is_token_level
         self._pool = torch.cuda.graph_pool_handle()
         self.token_buckets = token_buckets(buffers.input_ids.shape[0])
         self.sequence_buckets = sequence_buckets(buffers.max_sequences)
@@ -133,7 +140,7 @@ class ForwardGraphs:
         for tokens in reversed(self.token_buckets):
             self._trunks[tokens] = self._captured(partial(self._trunk, tokens))
         torch.cuda.empty_cache()
-        for sequences in reversed(self.sequence_buckets):
+        for sequences in () if self._per_token else reversed(self.sequence_buckets):
             self._tails[sequences] = self._captured(partial(self._tail, sequences))
         logger.info(
             "captured %d trunk and %d tail graphs in %.2f s",
@@ -153,7 +160,8 @@ class ForwardGraphs:
     def replay(self, tokens: int, sequences: int) -> None:
         """Run the trunk of this token bucket and the tail of this sequence bucket."""
         self._trunks[tokens].replay()
-        self._tails[sequences].replay()
+        if not self._per_token:
+            self._tails[sequences].replay()
 
     def _captured(self, forward: Callable[[], None]) -> torch.cuda.CUDAGraph:
         with torch.cuda.stream(self._stream):
@@ -175,18 +183,20 @@ class ForwardGraphs:
             segment_starts=buffers.segment_starts,
             out=(layout.position_ids, layout.starts, layout.ends, layout.token_type_ids),
         )
-        self._model.trunk(
+        hidden, key_value = self._model.trunk(
             buffers.input_ids[:tokens],
             layout,
             buffers.trunk.first(tokens),
         )
+        if self._per_token:
+            self._model.tail(hidden, key_value, layout, out=buffers.values[:tokens])
 
     def _tail(self, sequences: int) -> None:
         buffers = self._buffers
         tokens = buffers.input_ids.shape[0]
         layout = self._layout(tokens, buffers.cu_seqlens[: sequences + 1])
         key_value = buffers.trunk.key_value if self._model.first_token_only else None
-        self._model.tail(buffers.trunk.hidden, key_value, layout, out=buffers.logits[:sequences])
+        self._model.tail(buffers.trunk.hidden, key_value, layout, out=buffers.values[:sequences])
 
     def _layout(self, tokens: int, cu_seqlens: Tensor) -> Layout:
         buffers = self._buffers

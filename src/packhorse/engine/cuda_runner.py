@@ -23,11 +23,12 @@ import torch
 
 from packhorse.checkpoint import Architecture
 from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs
-from packhorse.errors import DeviceError, NonFiniteOutputError
+from packhorse.engine.model_runner import checked_output
+from packhorse.errors import DeviceError
 from packhorse.kernels import Ops
 from packhorse.models.backend import Layout
 from packhorse.models.encoder import PackedEncoder
-from packhorse.request import Output, Sequences
+from packhorse.request import Int32Array, Output, Sequences, is_token_level
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +45,10 @@ WORTHWHILE = 0.98
 class Slot:
     """Pinned host memory for one batch in flight: what goes in, and what comes out."""
 
-    def __init__(self, max_tokens: int, max_sequences: int, num_labels: int) -> None:
+    def __init__(self, max_tokens: int, max_sequences: int, width: int, max_rows: int) -> None:
         self.header = torch.zeros(2 * max_sequences + 2, dtype=torch.int32, pin_memory=True)
         self.input_ids = torch.zeros(max_tokens, dtype=torch.int32, pin_memory=True)
-        self.logits = torch.zeros(max_sequences, num_labels, pin_memory=True)
+        self.values = torch.zeros(max_rows, width, pin_memory=True)
         self.started = torch.cuda.Event(enable_timing=True)
         self.finished = torch.cuda.Event(enable_timing=True)
         self._header = self.header.numpy()
@@ -74,9 +75,17 @@ class Slot:
 class CudaBatch:
     """A batch that was launched."""
 
-    def __init__(self, slot: Slot, num_sequences: int, release: Callable[[Slot], None]) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        values: torch.Tensor,
+        row_counts: Int32Array | None,
+        release: Callable[[Slot], None],
+    ) -> None:
+        """``values``, float32 (R, width), are in pinned memory and there when it is finished."""
         self._slot = slot
-        self._num_sequences = num_sequences
+        self._values = values
+        self._row_counts = row_counts
         self._release = release
 
     def done(self) -> bool:
@@ -89,12 +98,11 @@ class CudaBatch:
     def output(self) -> Output:
         try:
             self.wait()
-            logits = self._slot.logits[: self._num_sequences].numpy().copy()
+            values = self._values.numpy().copy()
             milliseconds = self._slot.started.elapsed_time(self._slot.finished)
         finally:
             self._release(self._slot)
-        codes = np.where(np.isfinite(logits).all(axis=1), 0, NonFiniteOutputError.code)
-        return Output(logits, codes.astype(np.uint8), milliseconds / 1000)
+        return checked_output(values, self._row_counts, milliseconds / 1000)
 
 
 class CudaRunner:
@@ -123,7 +131,8 @@ class CudaRunner:
         overlap: bool = True,
         notify: bool = False,
     ) -> None:
-        self.num_labels = model.head.num_labels
+        self.width = model.head.width
+        self._per_token = model.head.is_token_level
         self.max_sequences = max_sequences
         self.max_in_flight = 2 if overlap else 1
         self._architecture = architecture
@@ -145,7 +154,13 @@ class CudaRunner:
         )
         torch.cuda.empty_cache()  # what the captures needed once
         self._slots = deque(
-            Slot(self.max_tokens, max_sequences, self.num_labels) for _ in range(self.max_in_flight)
+            Slot(
+                self.max_tokens,
+                max_sequences,
+                self.width,
+                self.max_tokens if self._per_token else max_sequences,
+            )
+            for _ in range(self.max_in_flight)
         )
         self._watcher = _Watcher() if notify else None
         self.completion_fd = self._watcher.completion_fd if self._watcher else None
@@ -166,14 +181,16 @@ class CudaRunner:
         slot = self._slots.popleft()
         try:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
-                if wider or batch.position_ids is not None or self._graphs is None:
-                    self._launch_eagerly(slot, batch, wider)
+                whole = is_token_level(batch)
+                if wider or whole or batch.position_ids is not None or self._graphs is None:
+                    values = self._launch_eagerly(slot, batch, wider, whole)
                 else:
-                    self._launch_graphs(slot, batch, self._graphs)
+                    values = self._launch_graphs(slot, batch, self._graphs)
         except BaseException:
             self._slots.append(slot)
             raise
-        running = CudaBatch(slot, len(batch), self._slots.append)
+        row_counts = batch.lengths if whole or self._per_token else None
+        running = CudaBatch(slot, values, row_counts, self._slots.append)
         if self._watcher is not None:
             self._watcher.watch(running)
         return running
@@ -249,19 +266,24 @@ class CudaRunner:
             captured.capture()
             return buffers, captured
 
-    def _launch_graphs(self, slot: Slot, batch: Sequences, graphs: ForwardGraphs) -> None:
+    def _launch_graphs(self, slot: Slot, batch: Sequences, graphs: ForwardGraphs) -> torch.Tensor:
+        """The pinned values, float32 (R, width), as they will be."""
         tokens = graphs.token_bucket(batch.num_tokens)
         sequences = graphs.sequence_bucket(len(batch))
         slot.fill(batch, tokens, sequences, self._architecture.pad_token_id)
         slot.started.record(self._stream)
         self._copy_in(slot, tokens)
         graphs.replay(tokens, sequences)
-        count = len(batch)
-        slot.logits[:count].copy_(self._buffers.logits[:count], non_blocking=True)
+        rows = batch.num_tokens if self._per_token else len(batch)
+        values = slot.values[:rows].copy_(self._buffers.values[:rows], non_blocking=True)
         slot.finished.record(self._stream)
+        return values
 
-    def _launch_eagerly(self, slot: Slot, batch: Sequences, wider: bool) -> None:
-        """Without graphs: explicit positions, the wider type, or graphs switched off."""
+    def _launch_eagerly(
+        self, slot: Slot, batch: Sequences, wider: bool, whole: bool
+    ) -> torch.Tensor:
+        """Without graphs: explicit positions, the wider type, a row for each token of what
+        mostly has one for each sequence (``whole``), or graphs switched off."""
         tokens, count = batch.num_tokens, len(batch)
         slot.fill(batch, tokens, count, self._architecture.pad_token_id)
         slot.started.record(self._stream)
@@ -274,9 +296,13 @@ class CudaRunner:
             layout = replace(layout, position_ids=positions)
         if wider:
             model = self._wider_model(counted=batch.position_ids is None)
-        logits = model.forward(self._buffers.input_ids[:tokens], layout)
-        slot.logits[:count].copy_(logits, non_blocking=True)
+        result = model.forward(self._buffers.input_ids[:tokens], layout, token_level=whole)
+        if whole:  # rare and large: memory of its own, not the slot's
+            values = torch.empty(result.shape, pin_memory=True).copy_(result, non_blocking=True)
+        else:
+            values = slot.values[: len(result)].copy_(result, non_blocking=True)
         slot.finished.record(self._stream)
+        return values
 
     def _copy_in(self, slot: Slot, tokens: int) -> None:
         self._buffers.header.copy_(slot.header, non_blocking=True)

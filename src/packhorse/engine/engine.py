@@ -67,7 +67,7 @@ class Engine:
         self._running: deque[_Running] = deque()
         self._suspects_turn = False
         self._launched: list[tuple[int, int]] = []
-        self._suspects: deque[_Work] = deque()  # what failed in company, to be run apart
+        self._suspects: deque[_Work] = deque()  # to be run apart: mostly what failed in company
         self.info: dict[str, Any] = {}
 
     @classmethod
@@ -171,7 +171,9 @@ class Engine:
             return self._suspects.popleft()
         batch = self._scheduler.next_batch()
         if batch is not None:
-            return _Work(batch)
+            first, *others = batch.alike()
+            self._suspects.extendleft(_Work(other) for other in reversed(others))
+            return _Work(first)
         return self._suspects.popleft() if self._suspects else None
 
     def _collect(self, run: _Running) -> Output | None:
@@ -192,7 +194,7 @@ class Engine:
         if len(work.batch.sequences) > 1:
             self._suspects.extend(_Work(half, work.wider) for half in work.batch.halves())
             return None
-        return _failed_output(self._runner.num_labels)
+        return _failed_output(self._runner.width)
 
     def _isolate_non_finite(self, work: _Work, output: Output) -> None:
         """Queue sequences whose output is not finite to run apart from their neighbours.
@@ -215,21 +217,21 @@ class Engine:
         output.codes[bad] = PENDING
 
 
-def _failed_output(num_labels: int) -> Output:
+def _failed_output(width: int) -> Output:
     """The output of one sequence whose forward pass raised."""
-    return Output(
-        np.zeros((1, num_labels), np.float32), np.array([InternalError.code], np.uint8), 0.0
-    )
+    return Output(np.zeros((1, width), np.float32), np.array([InternalError.code], np.uint8), 0.0)
 
 
 def _completions(batch: Batch, started: float, output: Output) -> Completions | None:
     """The answers of a batch; None when every row of it runs again."""
     tickets, offsets, counts, arrived = batch.tickets, batch.offsets, batch.counts, batch.arrived
-    logits, codes = output.logits, output.codes
+    values, codes, row_counts = output.values, output.codes, output.row_counts
     pending = np.flatnonzero(codes == PENDING)
     if len(pending):
         tickets, offsets, counts, arrived = batch.without(pending)
-        logits, codes = np.delete(logits, pending, axis=0), np.delete(codes, pending)
+        kept = codes != PENDING
+        values = values[kept if row_counts is None else np.repeat(kept, row_counts)]
+        codes, row_counts = codes[kept], None if row_counts is None else row_counts[kept]
     if not len(codes):
         return None
     return Completions(
@@ -237,7 +239,8 @@ def _completions(batch: Batch, started: float, output: Output) -> Completions | 
         offsets=offsets,
         counts=counts,
         codes=codes,
-        logits=logits,
+        values=values,
         queue_wait=(started - arrived).astype(np.float32),
         inference=time.monotonic() - started,
+        row_counts=row_counts,
     )

@@ -25,16 +25,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.engine.engine import Engine
 from packhorse.errors import InternalError, UnavailableError
-from packhorse.request import Arrivals, Completions, Float32Array, Sequences
+from packhorse.request import Answer, Arrivals, Completions, Part, Sequences, answer_of, parts_of
 
 logger = logging.getLogger(__name__)
-
-Answer = tuple[Float32Array, NDArray[np.uint8]]
-"""logits float32 (N, labels) and codes uint8 (N,) of one call."""
 
 CLOSED = "this encoder is closed"
 
@@ -42,17 +38,16 @@ CLOSED = "this encoder is closed"
 class _Pending:
     """One call whose answer arrives in parts."""
 
-    __slots__ = ("codes", "future", "left", "logits")
+    __slots__ = ("future", "left", "parts")
 
-    def __init__(self, num_sequences: int, num_labels: int, future: Future[Answer]) -> None:
+    def __init__(self, num_sequences: int, future: Future[Answer]) -> None:
         self.future = future
         self.left = num_sequences
-        self.logits = np.empty((num_sequences, num_labels), np.float32)
-        self.codes = np.empty(num_sequences, np.uint8)
+        self.parts: list[Part] = []
 
-    def answer(self) -> None:
+    def answer(self, answer: Answer) -> None:
         if self.future.set_running_or_notify_cancel():
-            self.future.set_result((self.logits, self.codes))
+            self.future.set_result(answer)
 
     def fail(self, error: Exception) -> None:
         # A cancelled future takes no exception, and those after it must still get theirs.
@@ -147,8 +142,8 @@ class LocalEngine:
     is finished, the device is freed and the thread ends.
     """
 
-    def __init__(self, load: Callable[[], Engine], num_labels: int) -> None:
-        self._num_labels = num_labels
+    def __init__(self, load: Callable[[], Engine], width: int) -> None:
+        self._width = width
         self._tickets = itertools.count()
         loaded: Future[tuple[_Mailbox, dict[str, Any]]] = Future()
         self._thread = threading.Thread(
@@ -176,9 +171,9 @@ class LocalEngine:
         """
         self.check()
         future: Future[Answer] = Future()
-        pending = _Pending(len(sequences), self._num_labels, future)
+        pending = _Pending(len(sequences), future)
         if not len(sequences):
-            pending.answer()
+            pending.answer(Answer(np.empty((0, self._width), np.float32), np.empty(0, np.uint8)))
             return future
         ticket, mailbox = next(self._tickets), self._mailbox
         mailbox.put(ticket, _one_request(ticket, sequences), pending)
@@ -285,24 +280,15 @@ class _Server:
         self._pending.clear()
 
     def _deliver(self, completions: Completions) -> None:
-        row = 0
-        for ticket, offset, count in zip(
-            completions.tickets.tolist(),
-            completions.offsets.tolist(),
-            completions.counts.tolist(),
-            strict=True,
-        ):
-            rows = slice(row, row + count)
-            row += count
+        for ticket, part in zip(completions.tickets.tolist(), parts_of(completions), strict=True):
             pending = self._pending.get(ticket)
             if pending is None:  # cancelled while this part was on the device
                 continue
-            pending.logits[offset : offset + count] = completions.logits[rows]
-            pending.codes[offset : offset + count] = completions.codes[rows]
-            pending.left -= count
+            pending.parts.append(part)
+            pending.left -= len(part.codes)
             if not pending.left:
                 del self._pending[ticket]
-                pending.answer()
+                pending.answer(answer_of(pending.parts))
 
 
 def _drain(fd: int) -> None:

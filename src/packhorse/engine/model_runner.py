@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from packhorse.request import Output, Sequences
+import numpy as np
+
+from packhorse.errors import NonFiniteOutputError
+from packhorse.request import Float32Array, Int32Array, Output, Sequences
+
+
+def checked_output(values: Float32Array, row_counts: Int32Array | None, seconds: float) -> Output:
+    """An output, float32 (R, width), whose sequences that are not finite are marked as such.
+
+    ``row_counts`` is int32 (N,) and nowhere 0, or None for one row a sequence.
+    """
+    finite = np.isfinite(values).all(axis=1)
+    if row_counts is not None:
+        finite = np.logical_and.reduceat(finite, np.cumsum(row_counts) - row_counts)
+    codes = np.where(finite, 0, NonFiniteOutputError.code).astype(np.uint8)
+    return Output(values, codes, seconds, row_counts)
 
 
 class Launched(Protocol):
@@ -24,7 +39,7 @@ class Launched(Protocol):
 class ModelRunner(Protocol):
     """Runs packed batches of one model on one device.
 
-    num_labels                 columns of the logits
+    width                      columns of the output: labels, or the length of a vector
     max_tokens, max_sequences  the largest batch it accepts
     max_in_flight              how many batches may be launched before the first is collected
     completion_fd              becomes readable when a batch is done, or None: poll ``done``
@@ -32,7 +47,7 @@ class ModelRunner(Protocol):
     """
 
     @property
-    def num_labels(self) -> int: ...
+    def width(self) -> int: ...
     @property
     def max_tokens(self) -> int: ...
     @property

@@ -300,15 +300,19 @@ def _parts_of(
     """The chosen parts, bool (P,), with their rows."""
     if chosen.all():
         return completions
-    rows = np.repeat(chosen, completions.counts)
+    sequences = np.repeat(chosen, completions.counts)
+    rows, row_counts = sequences, completions.row_counts
+    if row_counts is not None:
+        rows, row_counts = np.repeat(sequences, row_counts), row_counts[sequences]
     return Completions(
         completions.tickets[chosen],
         completions.offsets[chosen],
         completions.counts[chosen],
-        completions.codes[rows],
-        completions.logits[rows],
+        completions.codes[sequences],
+        completions.values[rows],
         completions.queue_wait[chosen],
         completions.inference,
+        row_counts,
     )
 
 

@@ -43,7 +43,7 @@ class Ops:
     packed_attention: Callable[..., Tensor]
     cls_attention: Callable[..., Tensor]
     first_token_pool: Callable[..., Tensor]
-    mean_pool: Callable[..., Tensor]
+    pool: Callable[..., Tensor]
 
 
 def select(device: torch.device | str, fused: bool = True) -> Ops:
@@ -96,7 +96,7 @@ def _triton(reason: str) -> Ops:
         packed_attention=attention.packed_attention,
         cls_attention=attention.cls_attention,
         first_token_pool=pooling.first_token_pool,
-        mean_pool=pooling.mean_pool,
+        pool=pooling.pool,
     )
 
 
@@ -117,5 +117,5 @@ def _reference(reason: str) -> Ops:
         packed_attention=reference.packed_attention,
         cls_attention=reference.cls_attention,
         first_token_pool=reference.first_token_pool,
-        mean_pool=reference.mean_pool,
+        pool=reference.pool,
     )

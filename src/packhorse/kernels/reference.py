@@ -301,10 +301,43 @@ def first_token_pool(
     return _into(torch.where(filled[:, None], hidden_states[first], zero), out)
 
 
-def mean_pool(hidden_states: Tensor, cu_seqlens: Tensor, out: Tensor | None = None) -> Tensor:
-    """The mean hidden state of each sequence: (T, D) to float32 (N, D); zeros for an empty one."""
-    lengths = cu_seqlens.diff().long()
-    sums = torch.zeros(len(lengths), hidden_states.shape[1], device=hidden_states.device)
-    owner = torch.repeat_interleave(torch.arange(len(sums), device=sums.device), lengths)
-    sums.index_add_(0, owner, hidden_states[: int(cu_seqlens[-1])].float())
-    return _into(sums / lengths.clamp(min=1).unsqueeze(1), out)
+def pool(hidden_states: Tensor, cu_seqlens: Tensor, mode: str, out: Tensor | None = None) -> Tensor:
+    """Each sequence's hidden states as one row: (T, D) to float32 (N, D).
+
+    mode: mean, max, mean_sqrt_len, weighted_mean or last, as ``pooled_block`` computes them.
+    An empty sequence gives zeros.
+    """
+    rows = [
+        pooled_block(hidden_states[start:end].unsqueeze(0), mode)[0]
+        if end > start
+        else hidden_states.new_zeros(hidden_states.shape[1], dtype=torch.float32)
+        for start, end in pairwise(cu_seqlens.tolist())
+    ]
+    return _into(torch.stack(rows), out)
+
+
+def pooled_block(block: Tensor, mode: str) -> Tensor:
+    """Sequences of one length, (count, length, D), each as one row: float32 (count, D).
+
+    With h_1 … h_n the hidden states, by element where that makes a difference:
+
+        cls            h_1
+        last           h_n
+        max            max h_i
+        mean           sum h_i / n
+        mean_sqrt_len  sum h_i / sqrt n
+        weighted_mean  sum i h_i / (1 + 2 + … + n)
+
+    as in sentence-transformers' Pooling (Reimers & Gurevych 2019, arXiv:1908.10084;
+    the weighted mean is from Muennighoff 2022, arXiv:2202.08904).
+    """
+    length = block.shape[1]
+    if mode in ("cls", "last"):
+        return block[:, 0 if mode == "cls" else length - 1].float()
+    if mode == "max":
+        return block.amax(dim=1).float()
+    if mode == "weighted_mean":
+        weights = torch.arange(1, length + 1, dtype=torch.float32, device=block.device)
+        return (block.float() * weights[:, None]).sum(dim=1) / (length * (length + 1) / 2)
+    total = block.sum(dim=1, dtype=torch.float32)
+    return total / {"mean": length, "mean_sqrt_len": math.sqrt(length)}[mode]

@@ -141,6 +141,9 @@ class Backend(Protocol):
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         """The rows of each sequence's first token: (T, D) to (N, D)."""
 
+    def pool(self, hidden_states: Tensor, layout: Layout, mode: str) -> Tensor:
+        """Each sequence's hidden states as one row, by a ``Pooling``: (T, D) to float32 (N, D)."""
+
     def head_layer(
         self,
         x: Tensor,

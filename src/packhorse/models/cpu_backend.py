@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from packhorse.kernels.reference import ACTIVATIONS
+from packhorse.kernels.reference import ACTIVATIONS, pooled_block
 from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
 
 
@@ -115,6 +115,16 @@ class CpuBackend:
     ) -> Tensor:
         y = F.linear(x.float(), weight, bias)
         return _placed(y if activation is None else ACTIVATIONS[activation](y), out)
+
+    def pool(self, hidden_states: Tensor, layout: Layout, mode: str) -> Tensor:
+        width = hidden_states.shape[1]
+        pooled = hidden_states.new_empty(len(layout.cu_seqlens) - 1, width, dtype=torch.float32)
+        row = 0
+        for start, count, length in layout.runs:
+            block = hidden_states[start : start + count * length].view(count, length, width)
+            pooled[row : row + count] = pooled_block(block, mode)
+            row += count
+        return pooled
 
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         return hidden_states[layout.cu_seqlens[:-1].long()]

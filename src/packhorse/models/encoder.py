@@ -3,11 +3,12 @@
 The forward pass has two parts, so that each can be captured on its own:
 
     trunk   all layers but the rest of the last: (T,) ids to hidden states and the last K, V
-    tail    what only the first token of each sequence needs: (N, D), then the head's logits
+    tail    what only the first token of each sequence needs: (N, D), then the head
 
-Classification reads one token a sequence. So the last layer computes keys and
-values for all tokens and everything else for the first tokens alone; this is
-exact, as no other row of the last layer is ever read.
+Classification, and embedding by the first token, read one token a sequence. So
+the last layer computes keys and values for all tokens and everything else for
+the first tokens alone; this is exact, as no other row of the last layer is ever
+read. Where the head reads all tokens, the trunk is all layers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from packhorse.models.backend import Backend, Dense, EmbeddingTables, Layout, Norm
-from packhorse.models.heads import ClassificationHead
+from packhorse.models.heads import Head
 
 TrunkOutput = tuple[Tensor, Tensor | None]
 """Hidden states (T, D), and the last layer's keys and values (T, 2 D) if it reads first tokens."""
@@ -78,7 +79,8 @@ class EncoderLayer:
     """One post-norm transformer layer (Vaswani et al. 2017; Devlin et al. 2018).
 
     qkv               (3 D, D): query, key and value weights, one below the other; or
-    query, key_value  (D, D) and (2 D, D): in a last layer that reads the first tokens alone
+    query, key_value  (D, D) and (2 D, D): in a last layer that reads the first tokens alone;
+                      it has all three where it may have to read all of them as well
     """
 
     attention_output: Dense
@@ -93,7 +95,7 @@ class EncoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class PackedEncoder:
-    """The weights of a classifier, ready on a device.
+    """The weights of a model for one task, ready on a device.
 
     projection  from the embeddings' width to the hidden size, where they differ
     score_bias  float32 (heads, 2 L - 1): added to attention scores by distance (key - query)
@@ -101,7 +103,7 @@ class PackedEncoder:
 
     embeddings: EmbeddingTables
     layers: tuple[EncoderLayer, ...]
-    head: ClassificationHead
+    head: Head
     num_heads: int
     activation: str
     backend: Backend
@@ -122,18 +124,24 @@ class PackedEncoder:
         return bias.shape[0]
 
     def trunk(
-        self, input_ids: Tensor, layout: Layout, buffers: TrunkBuffers | None = None
+        self,
+        input_ids: Tensor,
+        layout: Layout,
+        buffers: TrunkBuffers | None = None,
+        *,
+        whole: bool = False,
     ) -> TrunkOutput:
         """Hidden states (T, D) before the last layer, and its keys and values (T, 2 D).
 
-        Without ``first_token_only`` the last layer runs whole, and there are
-        no keys and values to hand on. With ``buffers`` for T tokens nothing is
-        allocated, and the result is in them.
+        Without ``first_token_only``, or ``whole``, the last layer runs whole, and
+        there are no keys and values to hand on. With ``buffers`` for T tokens
+        nothing is allocated, and the result is in them.
         """
+        whole = whole or not self.first_token_only
         hidden = self._embedded(input_ids, layout, buffers)
-        for layer in self.layers[:-1] if self.first_token_only else self.layers:
+        for layer in self.layers if whole else self.layers[:-1]:
             hidden = self._layer(layer, hidden, layout, buffers)
-        if not self.first_token_only:
+        if whole:
             return hidden, None
         key_value = self.layers[-1].key_value
         assert key_value is not None
@@ -156,19 +164,21 @@ class PackedEncoder:
         layout: Layout,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Logits, float32 (N, labels)."""
-        x = self.backend.first_tokens(hidden, layout)
+        """What the head makes of it: float32 (N, width), or (T, width) at the token level."""
+        x = hidden
+        if self.head.reads_first_token:
+            x = self.backend.first_tokens(hidden, layout)
         if key_value is not None:
             x = self._last_layer(x, key_value, layout)
-        for layer in self.head.layers:
-            last = layer is self.head.layers[-1]
-            x = self.backend.head_layer(
-                x, layer.weight, layer.bias, layer.activation, out=out if last else None
-            )
-        return x
+        return self.head.output(x, layout, self.backend, out)
 
-    def forward(self, input_ids: Tensor, layout: Layout) -> Tensor:
-        """Logits, float32 (N, labels), of a packed row of int32 ids (T,)."""
+    def forward(self, input_ids: Tensor, layout: Layout, *, token_level: bool = False) -> Tensor:
+        """The head's output, float32 (N or T, width), of a packed row of int32 ids (T,).
+
+        ``token_level`` leaves the head out: the last hidden states, float32 (T, D).
+        """
+        if token_level:
+            return self.trunk(input_ids, layout, whole=True)[0].float()
         return self.tail(*self.trunk(input_ids, layout), layout)
 
     def _layer(

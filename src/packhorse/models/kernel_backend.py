@@ -117,5 +117,10 @@ class KernelBackend:
     ) -> Tensor:
         return self._kernels.head_layer(x, weight, bias, activation, out=out)
 
+    def pool(self, hidden_states: Tensor, layout: Layout, mode: str) -> Tensor:
+        if mode == "cls":
+            return self.first_tokens(hidden_states, layout).float()
+        return self._kernels.pool(hidden_states, layout.cu_seqlens, mode)
+
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         return self._kernels.first_token_pool(hidden_states, layout.cu_seqlens)

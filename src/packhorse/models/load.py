@@ -9,18 +9,22 @@ import torch
 from torch import Tensor
 
 from packhorse.checkpoint import Checkpoint
+from packhorse.families import OTHER_HEADS
 from packhorse.models.albert import ALBERT
 from packhorse.models.backend import Backend, Dense, EmbeddingTables, Norm
 from packhorse.models.bert import BERT, ERNIE
 from packhorse.models.distilbert import DISTILBERT
 from packhorse.models.electra import ELECTRA
 from packhorse.models.encoder import EncoderLayer, PackedEncoder
-from packhorse.models.heads import ClassificationHead, HeadLayer
+from packhorse.models.heads import Head, HeadLayer
 from packhorse.models.mpnet import MPNET
 from packhorse.models.names import Names
 from packhorse.models.relative_bias import bias_by_distance
 from packhorse.models.roberta import ROBERTA
+from packhorse.models.sentence_head import sentence_head
 from packhorse.models.weights import load_tensors
+from packhorse.sentence import Pooling
+from packhorse.tasks import Task
 
 FAMILY_NAMES: Mapping[str, Names] = {
     "bert": BERT,
@@ -46,7 +50,7 @@ def load_encoder(
     *,
     first_token_only: bool = True,
 ) -> PackedEncoder:
-    """The classifier of a checkpoint on ``device``; its trunk in ``dtype``.
+    """The model of a checkpoint on ``device``; its trunk in ``dtype``.
 
     ``first_token_only`` False computes the whole last layer, for comparison.
     Raises CheckpointError naming every missing, unexpected or misshapen tensor.
@@ -56,17 +60,20 @@ def load_encoder(
         checkpoint,
         expected_shapes(checkpoint, names),
         prefix=checkpoint.family.prefix,
-        ignorable=checkpoint.family.ignorable,
+        ignorable=checkpoint.family.ignorable
+        + (() if checkpoint.task.is_classifier else OTHER_HEADS),
     )
     build = _Builder(checkpoint, names, tensors, backend, device, dtype)
     shape = checkpoint.architecture
     last = shape.num_layers - 1
+    head = build.head()
+    first_token_only = first_token_only and head.reads_first_token
     return PackedEncoder(
         embeddings=build.embeddings(),
         layers=tuple(
             build.layer(i, split=first_token_only and i == last) for i in range(shape.num_layers)
         ),
-        head=build.head(),
+        head=head,
         num_heads=shape.num_heads,
         activation=shape.hidden_act,
         backend=backend,
@@ -102,9 +109,19 @@ def expected_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
         expected |= _dense_shapes(names.mlp_in.format(**keys), inner, hidden)
         expected |= _dense_shapes(names.mlp_out.format(**keys), hidden, inner)
         expected |= _norm_shapes(names.mlp_norm.format(**keys), hidden)
-    for name, _ in names.head[:-1]:
+    layers = _head_layers(checkpoint, names)
+    for name, _ in layers[:-1]:
         expected |= _dense_shapes(name, hidden, hidden)
-    return expected | _dense_shapes(names.head[-1][0], len(checkpoint.labels), hidden)
+    if layers:
+        expected |= _dense_shapes(layers[-1][0], len(checkpoint.labels), hidden)
+    return expected
+
+
+def _head_layers(checkpoint: Checkpoint, names: Names) -> tuple[tuple[str, str | None], ...]:
+    """Names and activations of the checkpoint's own head; none where texts are embedded."""
+    if checkpoint.task.is_classifier:
+        return names.head
+    return names.token_head if checkpoint.task is Task.TOKEN_CLASSIFY else ()
 
 
 def _extra_table(checkpoint: Checkpoint, names: Names) -> tuple[str, int] | None:
@@ -161,7 +178,10 @@ class _Builder:
         names, keys = self.names, self.names.layer_keys(i, self.checkpoint.config)
         query, key, value = (n.format(**keys) for n in (names.query, names.key, names.value))
         return EncoderLayer(
-            qkv=None if split else self.dense(query, key, value),
+            # Embeddings of all tokens may be asked for, besides those of the first ones.
+            qkv=self.dense(query, key, value)
+            if not split or self.checkpoint.task is Task.EMBED
+            else None,
             query=self.dense(query) if split else None,
             key_value=self.dense(key, value) if split else None,
             attention_output=self.dense(names.attention_output.format(**keys)),
@@ -176,17 +196,20 @@ class _Builder:
             return None
         return self.dense(str(self.names.projection))
 
-    def head(self) -> ClassificationHead:
-        return ClassificationHead(
-            tuple(
-                HeadLayer(
-                    self._moved(f"{name}.weight", torch.float32),
-                    self._moved(f"{name}.bias", torch.float32),
-                    activation,
-                )
-                for name, activation in self.names.head
+    def head(self) -> Head:
+        checkpoint = self.checkpoint
+        if checkpoint.sentence is not None:
+            return sentence_head(checkpoint, checkpoint.sentence, self.device)
+        steps = tuple(
+            HeadLayer(
+                self._moved(f"{name}.weight", torch.float32),
+                self._moved(f"{name}.bias", torch.float32),
+                activation,
             )
+            for name, activation in _head_layers(checkpoint, self.names)
         )
+        poolings: tuple[Pooling, ...] = ("cls",) if checkpoint.task.is_classifier else ()
+        return Head(poolings, steps, checkpoint.width)
 
     def score_bias(self) -> Tensor | None:
         """float32 (heads, 2 L - 1): what is added to a score, by distance, for L positions."""

@@ -27,6 +27,7 @@ class Names:
     relative_bias  table (buckets, heads) that is added to the scores by distance
     layer_keys     what fills the braces; layers whose names come out equal share their weights
     head           dense layers after the trunk with their activations; the last gives the logits
+    token_head     the same of a token classifier, after the hidden state of each token
     """
 
     word: str = "embeddings.word_embeddings"
@@ -47,3 +48,4 @@ class Names:
     mlp_norm: str = "encoder.layer.{i}.output.LayerNorm"
     layer_keys: LayerKeys = numbered
     head: tuple[tuple[str, str | None], ...] = (("pooler.dense", "tanh"), ("classifier", None))
+    token_head: tuple[tuple[str, str | None], ...] = (("classifier", None),)

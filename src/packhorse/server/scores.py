@@ -43,7 +43,7 @@ class ScoreWriter:
         return rows
 
     def _write(self, block: Block, raw: bool) -> list[bytes]:
-        logits = block.completions.logits
+        logits = block.completions.values
         if block.failed:  # those rows are not read; they may hold NaN
             logits = np.where(block.completions.codes[:, None] == 0, logits, np.float32(0))
         scores = logits if raw else scores_of(logits, self._problem_type)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packhorse
-from packhorse.checkpoint import Checkpoint, load_checkpoint
+from packhorse.checkpoint import Checkpoint
 from packhorse.config import AUTO, Config, resolve
+from packhorse.configured import configured_checkpoint
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.tools.bad_row_log import BadRowLog
@@ -88,7 +89,7 @@ def classify_file(run: Run, config: Config) -> Counts:
     with ExitStack() as stack:
         reader = open_reader(run.source, run.columns, run.target)
         stack.callback(reader.close)
-        checkpoint = _checkpoint_of(config)
+        checkpoint = configured_checkpoint(config)
         compressed = run.out.endswith(".gz")
         writer = make_writer(
             run.source, reader, run.columns, run.target, checkpoint.labels, compressed
@@ -134,17 +135,6 @@ def _check_paths(run: Run) -> None:
         raise ConfigError(f"{source} is the input; writing {out} would overwrite it")
     if out.exists() and not run.overwrite and not (run.goes_on and has_state(out)):
         raise ConfigError(f"{out} exists; replace it with --overwrite, or choose another -o")
-
-
-def _checkpoint_of(config: Config) -> Checkpoint:
-    model = config.model
-    return load_checkpoint(
-        model.model_id,
-        revision=model.revision,
-        token=model.hf_token,
-        offline=model.offline,
-        cache_dir=model.huggingface_hub_cache,
-    )
 
 
 def _identity(run: Run, config: Config, checkpoint: Checkpoint, batch_rows: int) -> dict[str, Any]:

@@ -74,17 +74,10 @@ def describe_machine(hardware: Hardware) -> dict[str, Any]:
 
 def describe_model(config: Config) -> dict[str, Any]:
     """Shape, labels, limits, tokenizer and files of the model that the settings name."""
-    from packhorse.checkpoint import load_checkpoint
+    from packhorse.configured import configured_checkpoint
     from packhorse.tokenizing.tokenizer import Tokenizer
 
-    options = config.model
-    checkpoint = load_checkpoint(
-        options.model_id,
-        revision=options.revision,
-        token=options.hf_token,
-        offline=options.offline,
-        cache_dir=options.huggingface_hub_cache,
-    )
+    checkpoint = configured_checkpoint(config)
     shape = checkpoint.architecture
     tokenizer = Tokenizer.load(checkpoint, backend=tokenizer_choice(config))  # type: ignore[arg-type]
     files = sorted(path for path in checkpoint.folder.iterdir() if path.is_file())
@@ -100,6 +93,9 @@ def describe_model(config: Config) -> dict[str, Any]:
         "activation": shape.hidden_act,
         "vocab_size": shape.vocab_size,
         "stored_dtype": shape.torch_dtype,
+        "task": checkpoint.task.value,
+        "width": checkpoint.width,
+        "poolings": list(checkpoint.sentence.poolings) if checkpoint.sentence else [],
         "problem_type": checkpoint.problem_type.value,
         "labels": list(checkpoint.labels),
         "max_input_length": checkpoint.max_length,
@@ -140,7 +136,12 @@ def _model_text(model: Mapping[str, Any]) -> str:
             "folder": model["folder"],
             "family": f"{model['family']}, {model['layers']} layers of {model['hidden_size']}, "
             f"{model['heads']} heads, {model['vocab_size']:,} tokens known",
-            "labels": f"{len(labels)}: {shown} ({model['problem_type']})",
+            "task": model["task"],
+            **(
+                {"labels": f"{len(labels)}: {shown} ({model['problem_type']})"}
+                if labels
+                else {"vectors": f"{model['width']} numbers, {' and '.join(model['poolings'])}"}
+            ),
             "limit": f"{model['max_input_length']:,} tokens",
             "tokenizer": model["tokenizer"],
             "files": f"{len(model['files'])}, {sum(model['files'].values()) / 1e6:,.1f} MB",

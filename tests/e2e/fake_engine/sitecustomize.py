@@ -146,7 +146,7 @@ class FakeEngine:
             offsets=np.zeros(len(arrivals.tickets), np.int32),
             counts=arrivals.counts,
             codes=codes,
-            logits=logits,
+            values=logits,
             queue_wait=np.full(len(arrivals.tickets), self._started - arrivals.arrived, np.float32),
             inference=time.monotonic() - self._started,
         )

@@ -43,7 +43,7 @@ class Packed:
     def logits(self, texts: list[str]) -> Float32Array:
         sequences = self.tokenizer.encode(texts)
         return np.concatenate(
-            [self.runner.launch(batch).output().logits for batch in self.plan.batches(sequences)]
+            [self.runner.launch(batch).output().values for batch in self.plan.batches(sequences)]
         )
 
     def executed_flops(self, size: ModelSize, lengths: Int32Array) -> int:

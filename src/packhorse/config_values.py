@@ -1,0 +1,43 @@
+"""Values of a checkpoint's JSON files: read, checked, and refused with file, key and value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from packhorse.errors import CheckpointError
+
+LARGEST = 2**31 - 1
+"""Ids, positions and lengths travel as int32."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of the checkpoint.
+
+    Raises CheckpointError when it is missing, broken or not an object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: is {path.parent} a model folder?") from None
+    # ValueError is wrong UTF-8, broken JSON or a number of absurd length.
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def refusal(path: Path, key: str, value: object, accepted: str) -> CheckpointError:
+    """The error for one wrong value: file, key, value, and what would be right."""
+    shown = json.dumps(value, ensure_ascii=False, default=repr)
+    if len(shown) > 100:
+        shown = shown[:100] + "…"
+    return CheckpointError(f'{path}: "{key}" is {shown}; accepted: {accepted}')
+
+
+def is_integer(value: object, least: int) -> bool:
+    """Whether this JSON value is a whole number from ``least`` on that fits an int32."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return is_integer and least <= value <= LARGEST  # type: ignore[operator]

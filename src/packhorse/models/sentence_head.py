@@ -1,0 +1,61 @@
+"""The head of a sentence-transformers folder: its pooling, and the weights of the modules after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from packhorse.checkpoint import Checkpoint
+from packhorse.errors import CheckpointError
+from packhorse.models.heads import Head, HeadLayer, HeadNorm, HeadStep, Normalize
+from packhorse.sentence import DenseModule, Module, NormModule, SentenceModules
+
+Shapes = dict[str, tuple[int, ...]]
+
+EPS = 1e-5
+"""Of torch.nn.LayerNorm, which the LayerNorm module is."""
+
+
+def sentence_head(checkpoint: Checkpoint, sentence: SentenceModules, device: torch.device) -> Head:
+    """Pooling, Dense, LayerNorm and Normalize in float32.
+
+    Raises CheckpointError for weights that are missing or do not fit.
+    """
+    steps = tuple(_step(checkpoint.folder, module, device) for module in sentence.modules)
+    return Head(sentence.poolings, steps, sentence.width)
+
+
+def _step(folder: Path, module: Module, device: torch.device) -> HeadStep:
+    if isinstance(module, DenseModule):
+        shapes: Shapes = {"linear.weight": (module.out_features, module.in_features)}
+        if module.bias:
+            shapes["linear.bias"] = (module.out_features,)
+        weights = _weights(folder / module.folder, shapes, device)
+        bias = weights.get("linear.bias", torch.zeros(module.out_features, device=device))
+        return HeadLayer(weights["linear.weight"], bias, module.activation)
+    if isinstance(module, NormModule):
+        shape = (module.width,)
+        norm = _weights(folder / module.folder, {"norm.weight": shape, "norm.bias": shape}, device)
+        return HeadNorm(norm["norm.weight"], norm["norm.bias"], EPS)
+    return Normalize()
+
+
+def _weights(folder: Path, shapes: Shapes, device: torch.device) -> dict[str, Tensor]:
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} is missing; where there is a pytorch_model.bin, which is pickle and never "
+            "read, save the model anew with sentence-transformers"
+        )
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if found != shapes:
+        raise CheckpointError(f"{path} holds {found}, and its config.json means {shapes}")
+    return {name: tensor.to(device, torch.float32).contiguous() for name, tensor in tensors.items()}

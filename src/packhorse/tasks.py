@@ -1,0 +1,32 @@
+"""The tasks that a model can be loaded for: one, decided when it is loaded."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Task(StrEnum):
+    """What a model gives for a text.
+
+    A model is loaded for one task. ``RERANK`` is a classifier with a single
+    label: everything that a classifier does it does too.
+    """
+
+    CLASSIFY = "classify"  # a score for each label
+    RERANK = "rerank"  # one score for a pair of query and document
+    TOKEN_CLASSIFY = "token_classify"  # a score for each label, for every token
+    EMBED = "embed"  # a vector
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether there is a score for each label of each text."""
+        return self in (Task.CLASSIFY, Task.RERANK)
+
+
+DOES = {
+    Task.CLASSIFY: "classifies texts",
+    Task.RERANK: "scores pairs of texts",
+    Task.TOKEN_CLASSIFY: "classifies tokens",
+    Task.EMBED: "embeds texts",
+}
+"""In a sentence about the model."""
