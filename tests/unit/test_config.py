@@ -239,7 +239,8 @@ def autos(config: Config) -> list[str]:
 def test_resolve_decides_every_auto_but_what_the_checkpoint_or_timing_decides() -> None:
     for hardware in (CPU_ONLY, TWO_GPUS):
         timed = ["max_batch_tokens"] if hardware.gpus else []
-        assert autos(resolve(Config(), hardware)) == ["dtype", "tokenizer", *timed]
+        own = ["task", "pooling", "dtype", "tokenizer"]
+        assert autos(resolve(Config(), hardware)) == [*own, *timed]
 
 
 def test_resolve_keeps_what_was_chosen_and_changes_nothing_the_second_time() -> None:

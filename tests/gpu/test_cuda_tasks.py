@@ -1,0 +1,56 @@
+"""Token classification and embedding on a GPU against Transformers in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packhorse.sentence import POOLINGS
+from tests import tiny_checkpoints
+from tests.models.test_families import VARIANTS
+from tests.models.test_tasks import (
+    embedding_difference,
+    output_of,
+    token_embedding_difference,
+    token_logits_difference,
+)
+
+pytestmark = pytest.mark.gpu
+
+SPREAD: dict[str, Any] = {"initializer_range": 0.1}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_token_logits_equal_transformers(variant: str) -> None:
+    assert token_logits_difference(variant, "cuda", **SPREAD) < 1e-5
+
+
+def test_every_pooling_equals_its_formula() -> None:
+    assert embedding_difference(tuple(POOLINGS.values()), "cuda", **SPREAD) < 1e-5
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_token_embeddings_are_the_last_hidden_states(pooling: str) -> None:
+    assert token_embedding_difference(pooling, "cuda", **SPREAD) < 1e-5
+
+
+@pytest.mark.parametrize("head", ["ForTokenClassification", "Model"])
+@pytest.mark.parametrize("pooling", [None, "max"])
+def test_graphs_equal_eager_launches(head: str, pooling: str | None) -> None:
+    folder = tiny_checkpoints.shared("bert", head=head, num_labels=5, **SPREAD)
+    pooling = pooling if head == "Model" else None
+    captured = output_of(folder, device="cuda", pooling=pooling)
+    eager = output_of(folder, device="cuda", pooling=pooling, without=("graphs",))
+    assert np.abs(captured.values - eager.values).max() < 1e-5 * np.abs(eager.values).max()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("pooling", POOLINGS.values())
+def test_half_types_pool_in_float32(dtype: str, pooling: str) -> None:
+    folder = tiny_checkpoints.shared("bert", head="Model", num_labels=None, **SPREAD)
+    exact = output_of(folder, device="cuda", pooling=pooling).values
+    half = output_of(folder, device="cuda", pooling=pooling, dtype=dtype).values
+    tolerance = {"float16": 0.01, "bfloat16": 0.08}[dtype]
+    assert np.abs(half - exact).max() < tolerance * np.abs(exact).max()
