@@ -152,7 +152,9 @@ class RungWorker:
             passes=passes,
         )
 
-    def _timed(self, texts: list[str], passes: int) -> tuple[Float32Array | list[float], float, float]:
+    def _timed(
+        self, texts: list[str], passes: int
+    ) -> tuple[Float32Array | list[float], float, float]:
         """The scores of the last pass; seconds and CPU seconds of one."""
         cpu_started, started = time.process_time(), time.perf_counter()
         for _ in range(passes):
