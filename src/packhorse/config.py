@@ -32,6 +32,7 @@ from packhorse.option import (
     positive_or_auto,
     positive_or_none,
     tcp_port,
+    whole,
 )
 from packhorse.tasks import Task
 
@@ -43,6 +44,7 @@ OPTIMISATIONS = {
     "graphs": "captured forward passes (GPU, over fused kernels)",
     "fast-tokenizer": "nanotoken in place of tokenizers",
     "overlap": "texts are tokenised and batches formed while the device works",
+    "dedup": "equal texts in flight are computed once (server)",
 }
 """What can be switched off by name, so that anyone can measure what it brings."""
 
@@ -157,6 +159,12 @@ class ServerOptions:
         "Time a request may take without its own header x-timeout-ms, in ms; then it gets 504. "
         "none: as long as it takes.",
         positive_or_none,
+    )
+    dedup: bool = option(
+        True, "Compute equal texts of one client once while they are in flight.", boolean
+    )
+    response_cache_mb: int = option(
+        0, "Memory in which answers are kept for equal texts, in MB; 0 keeps none.", whole
     )
     auto_truncate: bool = option(
         True, "Cut inputs that are too long unless a request says otherwise.", boolean, tei=True

@@ -126,6 +126,11 @@ SEQUENCES = Counter("packhorse_sequences_total", "Inputs answered with scores.")
 TOKENS = Counter("packhorse_tokens_total", "Tokens of these inputs.")
 TRUNCATED = Counter("packhorse_truncated_sequences_total", "Inputs that were cut to fit the model.")
 NON_FINITE = Counter("packhorse_non_finite_sequences_total", "Inputs for which the model gave NaN.")
+DEDUPLICATED = Counter(
+    "packhorse_deduplicated_sequences_total", "Inputs that got the row of an equal one in flight."
+)
+CACHE_HITS = Counter("packhorse_cache_hits_total", "Inputs answered from the response cache.")
+CACHE_MISSES = Counter("packhorse_cache_misses_total", "Inputs that were not in it.")
 SHADOW_CHECKED = Counter(
     "packhorse_shadow_checked_texts_total", "Texts tokenised again by `tokenizers`, to compare."
 )

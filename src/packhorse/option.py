@@ -11,10 +11,18 @@ AUTO = "auto"
 
 def boolean(text: str) -> bool:
     """true or false; raises ValueError, as all of these do."""
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    words = dict.fromkeys(("true", "1", "yes", "on"), True)
+    words |= dict.fromkeys(("false", "0", "no", "off"), False)
     if text.lower() not in words:
         raise ValueError("expected true or false")
     return words[text.lower()]
+
+
+def whole(text: str) -> int:
+    """0 or more."""
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError("expected a whole number of at least 0")
+    return int(text)
 
 
 def positive(text: str) -> int:

@@ -211,6 +211,7 @@ def test_every_setting_can_be_given_as_a_flag(monkeypatch: pytest.MonkeyPatch) -
         "without": "graphs",
         "cors_allow_origin": "*",
         "trusted_proxies": "::1",
+        "dedup": "off",
     }
     for section, field in options():
         choices = field.metadata["choices"]

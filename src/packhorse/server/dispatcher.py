@@ -21,6 +21,7 @@ from packhorse.request import Sequences
 from packhorse.server.admission import Admission
 from packhorse.server.engine_client import EngineClient
 from packhorse.server.pending import Pending
+from packhorse.server.sharing import Sharing
 from packhorse.tokenizing.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -41,11 +42,13 @@ class Dispatcher:
         threads: ThreadPoolExecutor,
         engines: EngineClient,
         admission: Admission,
+        sharing: Sharing | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._threads = threads
         self._engines = engines
         self._admission = admission
+        self._sharing = sharing
         self._loop = asyncio.get_running_loop()
         self._turn: list[Pending] = []
 
@@ -73,6 +76,8 @@ class Dispatcher:
         begun = time.monotonic()
 
         def take(done: asyncio.Future[Sequences]) -> None:
+            if done.cancelled():
+                return  # its client was gone before it began
             error = done.exception()
             if error is not None:
                 pending.fail(_served(error))
@@ -81,6 +86,7 @@ class Dispatcher:
 
         encoded = self._loop.run_in_executor(self._threads, self._encoded, [pending])
         encoded.add_done_callback(take)
+        pending.future.add_done_callback(lambda _: encoded.cancel())
 
     def _send_turn(self) -> None:
         waiting, self._turn = self._turn, []
@@ -126,10 +132,14 @@ class Dispatcher:
             estimate += pending.tokens
             characters += pending.characters
             pending.tokens, token = token_end - token, token_end
+            pending.sent_tokens = pending.tokens
             pending.truncated, cut = cut_end - cut, cut_end
             pending.tokenization = seconds
         self._admission.settle(estimate, token, 0 if truncated else characters)
-        self._engines.best().send(requests, sequences)
+        if self._sharing is not None:
+            requests, sequences = self._sharing.reduce(requests, sequences)
+        if requests:
+            self._engines.best().send(requests, sequences)
 
 
 def _first_characters(waiting: list[Pending], limit: int) -> list[Pending]:

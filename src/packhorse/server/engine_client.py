@@ -114,7 +114,7 @@ class EngineLink:
 
     def _forget(self, pending: Pending) -> None:
         if self._pending.pop(pending.ticket, None) is not None:
-            self.tokens -= pending.tokens
+            self.tokens -= pending.sent_tokens
 
     def _write(self, channel: Channel, message: bytes) -> None:
         """Raises ChannelFullError."""
@@ -173,13 +173,11 @@ class EngineLink:
             if pending is not None:
                 if not pending.parts:
                     pending.queue_wait = queue_wait
-                pending.parts.append((block, offset, row, count))
                 pending.inference += completions.inference
-                pending.left -= count
-                if not pending.left:
+                pending.unanswered -= count
+                if not pending.unanswered:
                     self._forget(pending)
-                    if not pending.future.done():
-                        pending.future.set_result(None)
+                pending.deliver(block, offset, row, count)
             row += count
 
     def _lose(self) -> None:
@@ -245,10 +243,10 @@ def _arrivals(first: int, requests: PySequence[Pending], sequences: Sequences) -
     count = len(requests)
     return Arrivals(
         tickets=np.arange(first, first + count, dtype=np.uint64),
-        counts=np.array([pending.count for pending in requests], np.int32),
+        counts=np.array([pending.num_sent for pending in requests], np.int32),
         clients=np.array([pending.terms.client for pending in requests], np.uint64),
         priorities=np.array([pending.terms.priority for pending in requests], np.int8),
-        deadlines=np.array([pending.terms.deadline for pending in requests], np.float64),
+        deadlines=np.array([pending.engine_deadline for pending in requests], np.float64),
         sequences=sequences,
         arrived=time.monotonic(),
     )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from packhorse.request import Completions, TextOrPair
 from packhorse.server.terms import ANYONE, Terms
 from packhorse.tokenizing.tokenizer import Direction
+
+Key = tuple[bytes, int]
+"""What tells one sequence from another: its ids, and where its second segment starts or -1."""
 
 
 class Block:
@@ -25,6 +29,12 @@ class Block:
         self.written: dict[bool, list[bytes]] = {}
 
 
+class Cache(Protocol):
+    """Where answers are kept."""
+
+    def put(self, key: tuple[int, Key], block: Block, row: int) -> None: ...
+
+
 class Pending:
     """Await ``future``, then read the rest.
 
@@ -37,12 +47,23 @@ class Pending:
     tokenization  seconds; it was tokenised together with others, so it is theirs as well
     queue_wait    seconds from then until its first batch started
     inference     seconds of its batches, added up
+
+    Where it shares work with others (see ``sharing``):
+
+    keys          of all inputs
+    rows          the inputs that go to the engine; None: all
+    unanswered    how many of these the engine has not answered yet
+    sent_tokens   of these
+    followers     who waits for which of the inputs, and as which of its own
+    following     whose inputs it waits for
+    cache         where its rows are kept when they come, if anywhere
     """
 
     __slots__ = (
-        *("characters", "count", "direction", "estimate", "future", "inference", "inputs", "left"),
-        *("on_abandon", "parts", "queue_wait", "terms", "ticket", "tokenization", "tokens"),
-        *("truncate", "truncated"),
+        *("cache", "characters", "count", "direction", "estimate", "followers", "following"),
+        *("future", "inference", "inputs", "keys", "left", "on_abandon", "parts", "queue_wait"),
+        *("rows", "sent_tokens", "terms", "ticket", "tokenization", "tokens", "truncate"),
+        *("truncated", "unanswered"),
     )
 
     def __init__(
@@ -68,15 +89,92 @@ class Pending:
         self.parts: list[tuple[Block, int, int, int]] = []
         self.tokenization = self.queue_wait = self.inference = 0.0
         self.on_abandon: Callable[[Pending], Any] | None = None
+        self.keys: list[Key] = []
+        self.rows: list[int] | None = None
+        self.sent_tokens = tokens
+        self.unanswered = self.count
+        self.followers: dict[int, list[tuple[Pending, int]]] | None = None
+        self.following: list[Pending] | None = None
+        self.cache: Cache | None = None
+
+    @property
+    def num_sent(self) -> int:
+        """Sequences that go to the engine."""
+        return self.count if self.rows is None else len(self.rows)
+
+    @property
+    def engine_deadline(self) -> float:
+        """When the engine may drop it: not while it may have followers, who wait longer."""
+        return math.inf if self.keys else self.terms.deadline
+
+    def deliver(self, block: Block, offset: int, first: int, count: int) -> None:
+        """Rows from the engine: ``offset`` counts what was sent to it."""
+        if self.rows is None:
+            self.take(block, offset, first, count)
+            if self.followers is not None or self.cache is not None:
+                for row in range(count):
+                    self._pass_on(block, offset + row, first + row)
+            return
+        for row, own in enumerate(self.rows[offset : offset + count], first):
+            self.take(block, own, row, 1)
+            self._pass_on(block, own, row)
+
+    def take(self, block: Block, offset: int, first: int, count: int) -> None:
+        """These rows of a block are the answers to its inputs from ``offset`` on."""
+        self.parts.append((block, offset, first, count))
+        self.left -= count
+        if not self.left and not self.future.done():
+            self.future.set_result(None)
+
+    def awaits(self, row: int) -> bool:
+        """Whether somebody may follow: it has this row still to get, and its own client waits."""
+        return not self.future.done() and all(
+            not offset <= row < offset + count for _, offset, _, count in self.parts
+        )
+
+    def lead(self, row: int, follower: Pending, place: int) -> None:
+        """Pass this row on to another, or the same, as its own input ``place``."""
+        if self.followers is None:
+            self.followers = {}
+        self.followers.setdefault(row, []).append((follower, place))
+        if follower is not self:
+            if follower.following is None:
+                follower.following = []
+            follower.following.append(self)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody waits for it."""
+        return not self.future.done() or any(
+            not follower.future.done()
+            for waiting in (self.followers or {}).values()
+            for follower, _ in waiting
+        )
+
+    def _pass_on(self, block: Block, own: int, row: int) -> None:
+        if self.cache is not None:
+            self.cache.put((self.terms.owner, self.keys[own]), block, row)
+        if self.followers is not None:
+            for follower, place in self.followers.pop(own, ()):
+                follower.take(block, place, row, 1)
+                if follower is not self:
+                    follower.inference += block.completions.inference
 
     def fail(self, error: Exception) -> None:
-        """End the wait with this error, unless it has ended."""
+        """End the wait with this error, unless it has ended, and that of all who follow."""
         if not self.future.done():
             self.future.set_exception(error)
+        followers, self.followers = self.followers or {}, None
+        for waiting in followers.values():
+            for follower, _ in waiting:
+                if follower is not self:
+                    follower.fail(error)
 
     def abandon(self, error: Exception) -> None:
-        """The same, and nobody need work on it any more."""
-        if not self.future.done():
-            self.future.set_exception(error)
-            if self.on_abandon is not None:
-                self.on_abandon(self)
+        """End the wait: nobody need work on it any more, except for those who follow."""
+        if self.future.done():
+            return
+        self.future.set_exception(error)
+        for one in (self, *(self.following or ())):
+            if one.on_abandon is not None and not one.is_wanted:
+                one.on_abandon(one)

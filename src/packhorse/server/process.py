@@ -31,7 +31,9 @@ from packhorse.server.connection import STALL_SECONDS, Connection, sweep
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient, EngineLink
 from packhorse.server.observations import Observations, ShadowCounts
+from packhorse.server.response_cache import ResponseCache
 from packhorse.server.service import Service
+from packhorse.server.sharing import Sharing
 from packhorse.server.tls import Tls, tls_of
 from packhorse.tokenizing.backends import BackendChoice
 from packhorse.tokenizing.tokenizer import Tokenizer
@@ -114,7 +116,13 @@ class FrontEnd:
             config=config,
             checkpoint=checkpoint,
             tokenizer=tokenizer,
-            dispatcher=Dispatcher(tokenizer, threads, self._engines, admission),
+            dispatcher=Dispatcher(
+                tokenizer,
+                threads,
+                self._engines,
+                admission,
+                _sharing(config, board.slots[launch.slot]),
+            ),
             engines=self._engines,
             admission=admission,
             observations=Observations(board.slots[launch.slot]),
@@ -179,6 +187,16 @@ async def _every(seconds: float, action: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
         action()
+
+
+def _sharing(config: Config, slot: memoryview[float]) -> Sharing | None:
+    """None where every request is computed for itself."""
+    server = config.server
+    dedup = server.dedup and "dedup" not in config.engine.without
+    limit = server.response_cache_mb * 1_000_000 // int(server.front_ends)
+    if not dedup and not limit:
+        return None
+    return Sharing(slot, dedup, ResponseCache(limit) if limit else None)
 
 
 def _uvicorn_config(app: App) -> uvicorn.Config:

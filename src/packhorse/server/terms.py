@@ -12,6 +12,9 @@ from packhorse.server.body import Scope
 
 PRIORITIES = {b"high": 1, b"normal": 0, b"low": -1}
 
+KEY_PREFIX = "key:"
+"""Of the identity of a client that has shown an API key."""
+
 LONGEST_TIMEOUT = 86_400_000
 """Milliseconds: a day."""
 
@@ -21,11 +24,13 @@ class Terms:
     """What the scheduler goes by.
 
     client    64 bits that stand for who asks; clients take turns
+    owner     the same for a client with an API key, 0 for all others: whose answers may be kept
     priority  higher goes first within a client; 0 is normal
     deadline  time.monotonic() at which the answer is worthless; inf for none
     """
 
     client: int = 0
+    owner: int = 0
     priority: int = 0
     deadline: float = math.inf
 
@@ -46,7 +51,9 @@ def terms_of(scope: Scope, started: float, default_timeout: int | None) -> Terms
         elif name == b"x-timeout-ms":
             timeout = _timeout(value)
     deadline = math.inf if timeout is None else started + timeout / 1000
-    return Terms(_word(_identity(scope)), priority, deadline)
+    identity = _identity(scope)
+    client = _word(identity)
+    return Terms(client, client if identity.startswith(KEY_PREFIX) else 0, priority, deadline)
 
 
 def _identity(scope: Scope) -> str:

@@ -1,0 +1,63 @@
+"""Answers that are kept for those who ask the same again, within a bound of memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+
+from packhorse.request import Completions
+from packhorse.server.pending import Block, Key
+
+ENTRY_BYTES = 2000
+"""Python's own cost of an entry: a key, an answer's arrays, and the text made of them."""
+
+TEXT_SHARE = 16
+"""Bytes of JSON for one byte of logits, at most: written once, and kept with the answer."""
+
+
+class ResponseCache:
+    """The most recently used answers; ``limit`` is in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._blocks: OrderedDict[tuple[int, Key], Block] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def get(self, key: tuple[int, Key]) -> Block | None:
+        """A block of one row, or None."""
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+        return block
+
+    def put(self, key: tuple[int, Key], block: Block, row: int) -> None:
+        """Keep a copy of a row that is no error."""
+        if key in self._blocks or block.completions.codes[row]:
+            return
+        kept = Block(_row_of(block.completions, row))
+        self._blocks[key] = kept
+        self.bytes += _size(key, kept)
+        while self.bytes > self._limit:
+            oldest, dropped = self._blocks.popitem(last=False)
+            self.bytes -= _size(oldest, dropped)
+
+
+def _row_of(completions: Completions, row: int) -> Completions:
+    """One sequence's part, copied: a view would keep the whole message."""
+    return Completions(
+        tickets=np.zeros(1, np.uint64),
+        offsets=np.zeros(1, np.int32),
+        counts=np.ones(1, np.int32),
+        codes=np.zeros(1, np.uint8),
+        logits=completions.logits[row : row + 1].copy(),
+        queue_wait=np.zeros(1, np.float32),
+        inference=0.0,
+    )
+
+
+def _size(key: tuple[int, Key], block: Block) -> int:
+    return ENTRY_BYTES + len(key[1][0]) + TEXT_SHARE * block.completions.logits.nbytes

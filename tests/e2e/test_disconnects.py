@@ -1,0 +1,76 @@
+"""Clients that hang up at any stage are forgotten, and the others do not notice."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.e2e.service import Service, service, until
+from tests.e2e.test_equal_texts import hang_up_later
+from tests.e2e.test_scheduling import ask, in_flight
+
+GAUGES = ("inputs_in_flight", "tokens_in_flight", "queued_sequences", "queued_tokens")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Service]:
+    # The slower tokenizer, so that there is time to hang up.
+    with service(device=True, front_ends=2, dedup="off", without="fast-tokenizer") as made:
+        yield made
+
+
+def nothing_is_left(server: Service) -> bool:
+    lines = server.get("/metrics").text.splitlines()
+    return all(f"packhorse_{name} 0.0" in lines for name in GAUGES)
+
+
+def test_during_tokenising(server: Service) -> None:
+    server.control()
+    launched = server.metric("packhorse_batch_sequences_sum")
+    texts = [["every word of this is tokenised " * 80]] * 3000  # 8 MB, in a thread
+    client = hang_up_later(server, json.dumps({"inputs": texts}).encode())
+    until(lambda: in_flight(server, 3000))
+    client.close()
+    until(lambda: nothing_is_left(server))
+    assert ask(server, "word").status_code == 200
+    time.sleep(0.5)
+    assert server.metric("packhorse_batch_sequences_sum") - launched <= 1  # it was never sent
+
+
+def test_in_the_queue_and_during_the_forward_pass(server: Service) -> None:
+    server.control(seconds=1.0)
+    launched = server.metric("packhorse_batch_sequences_sum")
+    running = hang_up_later(server, b'{"inputs":"runs"}')
+    until(lambda: server.metric("packhorse_batch_sequences_sum") > launched)
+    waiting = [hang_up_later(server, b'{"inputs":[["waits"],["too"]]}') for _ in range(3)]
+    until(lambda: server.metric("packhorse_queued_sequences") == 6)
+    for client in (*waiting, running):
+        client.close()
+    until(lambda: nothing_is_left(server))
+    server.control()
+    assert ask(server, "word").status_code == 200
+    assert server.metric("packhorse_batch_sequences_sum") - launched == 2  # what ran, and the word
+
+
+def test_a_storm_of_clients_that_give_up_leaves_the_server_as_it_was(server: Service) -> None:
+    server.control(seconds=0.004)
+    end = time.monotonic() + 1.0
+
+    def impatient(seed: int) -> None:
+        chance = random.Random(seed)
+        while time.monotonic() < end:
+            client = hang_up_later(server, b'{"inputs":[["a"],["text"]]}')
+            time.sleep(chance.random() * 0.005)
+            client.close()
+
+    with ThreadPoolExecutor(8) as clients:
+        list(clients.map(impatient, range(8)))
+        until(lambda: nothing_is_left(server))  # and all who had hung up were taken
+        answers = list(clients.map(lambda _: ask(server, "word"), range(100)))
+    assert {answer.status_code for answer in answers} == {200}, answers[-1].body
+    assert "Traceback" not in server.log
