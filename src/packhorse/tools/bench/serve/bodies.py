@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,23 +127,26 @@ def requests_of(plan: Plan, process: int) -> list[Request]:
 
     They are the same for the same plan. Where there are more processes than bodies, all send all.
     """
+    number = len(plan.bodies) or plan.distinct
+    step = plan.processes if number >= plan.processes else 1
     if plan.bodies:
-        made: Iterator[tuple[bytes, int]] = ((body, 0) for body in plan.bodies)
+        mine: Iterable[tuple[bytes, int]] = [
+            (body, 0) for body in plan.bodies[process % step :: step]
+        ]
     else:
-        made = _bodies(plan)
-    requests = [Request(_request(plan, body), texts) for body, texts in made]
-    if len(requests) < plan.processes:
-        return requests
-    return requests[process :: plan.processes]
+        mine = _bodies(plan, process % step, step)
+    return [Request(_request(plan, body), texts) for body, texts in mine]
 
 
-def _bodies(plan: Plan) -> Iterator[tuple[bytes, int]]:
-    """Body after body: the texts in an order drawn anew for each pass, sizes in turn."""
+def _bodies(plan: Plan, first: int, step: int) -> Iterator[tuple[bytes, int]]:
+    """Every so many-th body: the texts in an order drawn anew for each pass, sizes in turn."""
     body = ROUTES[plan.route].body
     texts = _shuffled_for_ever(plan.texts, random.Random(plan.seed))
     for number in range(plan.distinct):
         size = plan.batches[number % len(plan.batches)]
-        yield _encode(body([next(texts) for _ in range(size)])), size
+        drawn = [next(texts) for _ in range(size)]
+        if number % step == first:
+            yield _encode(body(drawn)), size
 
 
 def _shuffled_for_ever(texts: Sequence[str], chance: random.Random) -> Iterator[str]:
