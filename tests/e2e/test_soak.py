@@ -6,10 +6,16 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from packhorse.tools.bench.serve.bodies import read_texts
+from packhorse.tools.bench.serve.command import measure
+from packhorse.tools.bench.serve.plan import Plan
+from packhorse.tools.bench.serve.summary import summary
+from packhorse.tools.bench.serve.target import target_of
 from tests.e2e.service import Service, service, until
 
 BODY = b'{"inputs":[["a good film"],["b"]]}'
@@ -64,3 +70,44 @@ def test_clients_that_hang_up_leave_nothing(long_seconds: float) -> None:
         assert asked[0] > 100
         for warm, last in zip(memory[0], memory[-1], strict=True):
             assert last < warm * 1.05 + 2_000_000
+
+
+@pytest.mark.long
+def test_many_clients_with_lists_of_all_sizes(
+    long_seconds: float, record_property: Callable[[str, object], None]
+) -> None:
+    """The demo model on a CPU, 64 clients: no error, and memory that does not grow."""
+    memory: list[list[int]] = []
+    with service(real=True, device="cpu") as server:
+        processes = server.children()
+        for _ in range(3):
+            load = plan_of(server.url, long_seconds / 3)
+            report = measure(load)
+            assert report["errors"] == {}
+            assert report["totals"]["by_status"] == {"200": report["totals"]["sent"]}
+            assert report["latency_ms"]["p99"] < 1000 * load.timeout
+            record_property("p99_ms", report["latency_ms"]["p99"])
+            print(summary(report))
+            memory.append([resident(process) for process in processes])
+        assert server.children() == processes
+    for warm, last in zip(memory[0], memory[-1], strict=True):
+        assert last < warm * 1.05 + 8_000_000
+
+
+def plan_of(url: str, seconds: float) -> Plan:
+    """Single reviews mostly, some lists of up to a hundred."""
+    return Plan(
+        target=target_of(url),
+        route="/predict",
+        headers=(),
+        texts=read_texts(None),
+        bodies=(),
+        batches=(1, 1, 1, 2, 1, 1, 8, 1, 1, 1, 32, 1, 1, 100),
+        distinct=5000,
+        connections=64,
+        rate=None,
+        processes=1,
+        warm_up=0.0,
+        duration=seconds,
+        timeout=30.0,
+    )

@@ -172,6 +172,7 @@ def test_files_of_texts_and_bodies_are_read(tmp_path: Path) -> None:
     [
         (predict_fault, GOOD, 1, None),
         (predict_fault, b"[%b,%b]" % (GOOD, GOOD), 2, None),
+        (predict_fault, b"[\n  %b\n]" % GOOD, 1, None),
         (predict_fault, b"[%b]" % GOOD, 2, "1 rows for 2 texts"),
         (predict_fault, GOOD.replace(b"0.9", b"null"), 1, "shape"),
         (predict_fault, GOOD.replace(b"0.9", b"NaN"), 1, "shape"),

@@ -50,7 +50,7 @@ _anything = msgspec.json.Decoder()
 def predict_fault(body: bytes, texts: int) -> str | None:
     """Of /predict: labels with scores, for one text or for each of a batch."""
     try:
-        if body.startswith(b"[["):
+        if body[1:].lstrip().startswith(b"["):
             rows = [[label.score for label in row] for row in _batch.decode(body)]
         else:
             rows = [[label.score for label in _one.decode(body)]]

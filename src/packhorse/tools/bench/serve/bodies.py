@@ -51,11 +51,13 @@ def _embed_body(texts: list[str]) -> Any:
 
 ROUTES = {
     "/predict": Route(_predict_body, predict_fault),
+    "/inference": Route(_predict_body, predict_fault),
     "/embed": Route(_embed_body, embed_fault),
     "/v1/embeddings": Route(lambda texts: {"input": texts}, openai_fault),
     "/rerank": Route(lambda texts: {"query": texts[0], "texts": texts}, rerank_fault),
 }
-"""The routes whose bodies can be made of texts; the first text of /rerank is the query too."""
+"""The routes whose bodies can be made of texts. /inference is mosec's; the first text of /rerank is
+the query too."""
 
 
 def check_of(route: str) -> Check:
