@@ -58,12 +58,12 @@ class Rival:
 
 
 RIVALS = {
-    "FastAPI, naive": Rival("fastapi_naive.py", "fastapi", "/predict"),
-    "FastAPI, batching": Rival("fastapi_batching.py", "fastapi", "/predict"),
+    "fastapi-naive": Rival("fastapi_naive.py", "fastapi", "/predict"),
+    "fastapi-batching": Rival("fastapi_batching.py", "fastapi", "/predict"),
     "mosec": Rival("mosec_batching.py", "mosec", "/inference"),
-    "LitServe": Rival("litserve_batching.py", "litserve", "/predict"),
+    "litserve": Rival("litserve_batching.py", "litserve", "/predict"),
 }
-OURS = "Packhorse"
+OURS = "packhorse"
 
 
 @dataclass(frozen=True)
