@@ -143,8 +143,9 @@ def why_not(rival: Rival, python: str) -> str | None:
 
 @contextmanager
 def ours(folder: Path, threads: int) -> Iterator[Service]:
-    """Packhorse with its default settings."""
-    flags = ["--model-id", str(folder), "--device", "cpu", "--threads", str(threads)]
+    """Packhorse, with nothing computed once for two: rivals do not do that either."""
+    flags = ["--without", "dedup", "--response-cache-mb", "0"]
+    flags += ["--model-id", str(folder), "--device", "cpu", "--threads", str(threads)]
     with served(flags) as server:
         yield Service(server.url, "/predict", machine.versions())
 

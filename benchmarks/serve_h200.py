@@ -28,7 +28,6 @@ from time import perf_counter
 from typing import Any
 
 from packhorse.checkpoint import load_checkpoint
-from packhorse.config import OPTIMISATIONS
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.tokenizing.tokenizer import Tokenizer
@@ -43,8 +42,8 @@ from packhorse.tools.bench.serve.target import target_of
 
 FORMAT = 1
 TOKENS, BATCH, DISTINCT = 50, 32, 10_000
-SHORTCUTS = ("dedup", "response-cache", "cache")
-"""Optimisations that answer a text without computing it, by any name that they may have."""
+NO_SHORTCUTS = ("--without", "dedup", "--response-cache-mb", "0")
+"""Every text is computed, also one that was asked before."""
 
 
 def main() -> int:
@@ -99,9 +98,8 @@ def runs_of(
     folder: Path, front_ends: int, texts: dict[str, Sequence[str]], given: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """All three loads on one server."""
-    without = [name for name in SHORTCUTS if name in OPTIMISATIONS]
     flags = ["--model-id", str(folder), "--device", given.device, "--front-ends", str(front_ends)]
-    flags += ["--without", ",".join(without)] if without else []
+    flags += NO_SHORTCUTS
     began, runs = perf_counter(), []
     with served(flags) as server:
         ready = perf_counter() - began
