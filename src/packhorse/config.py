@@ -27,6 +27,7 @@ from packhorse.option import AUTO as AUTO
 from packhorse.option import (
     boolean,
     duration_or_auto,
+    http_url,
     option,
     positive,
     positive_or_auto,
@@ -179,6 +180,13 @@ class ServerOptions:
         "info", "How much is logged.", choices=("debug", "info", "warning", "error")
     )
     json_output: bool = option(False, "Log a JSON object a line, for machines.", boolean, tei=True)
+    otlp_endpoint: str | None = option(
+        None,
+        "Collector that gets OpenTelemetry traces, by OTLP over HTTP: http://localhost:4318.",
+        http_url,
+        tei=True,
+    )
+    otlp_service_name: str = option("packhorse", "Name of the service in traces.", tei=True)
     access_log: bool = option(
         False, "Log a line for each request: route, status, time, client; never a text.", boolean
     )

@@ -21,7 +21,15 @@ from packhorse.errors import PackhorseError
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
-_NOISY = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "huggingface_hub", "httpx")
+_NOISY = (
+    "uvicorn",
+    "uvicorn.error",
+    "uvicorn.access",
+    "asyncio",
+    "huggingface_hub",
+    "httpx",
+    "urllib3",
+)
 
 
 def configure(level: str, process: str, json_lines: bool = False) -> None:

@@ -65,6 +65,13 @@ def duration_or_auto(text: str) -> float | str:
     return AUTO if text == AUTO else duration(text)
 
 
+def http_url(text: str) -> str:
+    """An address that begins with http:// or https://."""
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("expected an address such as http://localhost:4318")
+    return text
+
+
 def option(
     default: Any,
     help_text: str,

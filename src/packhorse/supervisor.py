@@ -37,6 +37,7 @@ from packhorse.hardware import detect
 from packhorse.launch import SETUP_FAILED, SLOT_WORDS, Launch, name_process
 from packhorse.metrics import READY, RESTARTS, clear_gauges
 from packhorse.server.listen import bound, url_of
+from packhorse.tracing import check_installed
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ def run(config: Config) -> int:
         raise ConfigError("serving needs Linux; the library and the other commands do not")
     logs.configure(config.server.log_level, "supervisor", config.server.json_output)
     config = resolve(config, detect())
+    if config.server.otlp_endpoint is not None:
+        check_installed()
     with bound(config) as http:
         checkpoint = configured_checkpoint(config)
         logger.info("settings: %s", as_dict(config))

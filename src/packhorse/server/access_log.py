@@ -13,12 +13,13 @@ from packhorse.server.body import Scope
 logger = logging.getLogger("packhorse.access")
 logger.setLevel(logging.INFO)  # who asked for it gets it, whatever --log-level says
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Others are called other: what a client makes up is not written down."""
 
 
 def log_access(scope: Scope, route: str, status: int, seconds: float) -> None:
     """Log one request that is over; ``route`` is its name in the metrics."""
-    method = scope["method"] if scope["method"] in _METHODS else "other"
+    method = scope["method"] if scope["method"] in METHODS else "other"
     milliseconds = round(seconds * 1000, 3)
     logger.info(
         "%s %s %d %.3f ms %s",

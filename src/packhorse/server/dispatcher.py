@@ -125,6 +125,7 @@ class Dispatcher:
         ends = np.cumsum([pending.count for pending in requests])
         truncated = np.count_nonzero(sequences.truncated)
         token = cut = characters = estimate = 0
+        now = time.monotonic()
         cuts = np.cumsum(sequences.truncated)[ends - 1].tolist() if truncated else [0] * len(ends)
         for pending, token_end, cut_end in zip(
             requests, sequences.cu_seqlens[ends].tolist(), cuts, strict=True
@@ -135,6 +136,7 @@ class Dispatcher:
             pending.sent_tokens = pending.tokens
             pending.truncated, cut = cut_end - cut, cut_end
             pending.tokenization = seconds
+            pending.departed = now
         self._admission.settle(estimate, token, 0 if truncated else characters)
         if self._sharing is not None:
             requests, sequences = self._sharing.reduce(requests, sequences)

@@ -14,7 +14,7 @@ import time
 
 from packhorse.config import Config
 from packhorse.errors import ServedError, TooManyConnectionsError
-from packhorse.server.access_log import log_access
+from packhorse.server.access_log import METHODS, log_access
 from packhorse.server.api_keys import ApiKeys
 from packhorse.server.body import Message, Scope, Send
 from packhorse.server.client_address import TrustedProxies
@@ -22,6 +22,7 @@ from packhorse.server.connection import Exchange, exchange_of
 from packhorse.server.cors import Cors, is_preflight
 from packhorse.server.request_ids import RequestIds
 from packhorse.server.responses import Headers, send_answer, send_error
+from packhorse.tracing import Finished, Stages, Tracing
 
 HEADERS, CLIENT, REQUEST_ID = "packhorse.headers", "packhorse.client", "packhorse.request_id"
 
@@ -76,12 +77,13 @@ class Entry:
 class Edge:
     """The rules of one server."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, tracing: Tracing | None = None) -> None:
         options = config.network
         self._keys = ApiKeys(options.api_key)
         self._cors = Cors(options.cors_allow_origin) if options.cors_allow_origin else None
         self._proxies = TrustedProxies(options.trusted_proxies) if options.trusted_proxies else None
         self._ids = RequestIds()
+        self._tracing = tracing
         self._compresses = options.gzip
         self._logs_access = config.server.access_log
         guarded = {HEALTH} if options.guard_health else set()
@@ -109,8 +111,22 @@ class Edge:
 
     def leave(self, scope: Scope, route: str, entry: Entry) -> None:
         """The request is over."""
+        if not self._logs_access and self._tracing is None:
+            return
+        status, now = _status_of(entry), time.monotonic()
         if self._logs_access:
-            log_access(scope, route, _status_of(entry), time.monotonic() - entry.started)
+            log_access(scope, route, status, now - entry.started)
+        if self._tracing is not None:
+            finished = Finished(
+                scope["method"] if scope["method"] in METHODS else "_OTHER",
+                None if route == "unmatched" else scope["path"],
+                status,
+                scope[REQUEST_ID].decode(),
+                entry.started,
+                now,
+                _stages_of(entry),
+            )
+            self._tracing.record(finished, scope[HEADERS])
 
     def _judge(self, scope: Scope, headers: dict[bytes, bytes], route: str, entry: Entry) -> None:
         """Raises a ServedError for a request that goes no further."""
@@ -133,6 +149,23 @@ class Edge:
 def id_of(scope: Scope) -> dict[str, str]:
     """What to hand to a logger as ``extra`` for a line about one request."""
     return {"request_id": scope[REQUEST_ID].decode()}
+
+
+def _stages_of(entry: Entry) -> Stages | None:
+    """What an engine did for the request; None when it came to none."""
+    pending = entry.exchange.pending if entry.exchange is not None else None
+    if pending is None or not pending.parts or not pending.departed:
+        return None
+    return Stages(
+        pending.departed,
+        pending.tokenization,
+        pending.queue_wait,
+        pending.inference,
+        pending.count,
+        pending.tokens,
+        pending.truncated,
+        len(pending.parts),
+    )
 
 
 def _status_of(entry: Entry) -> int:

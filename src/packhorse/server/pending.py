@@ -44,6 +44,7 @@ class Pending:
     tokens        of all inputs: the estimate, then the real number
     truncated     inputs that were cut
     parts         (block, offset in the request, first row in the block, count), as they came
+    departed      time.monotonic() when it was tokenised and left for the engine; 0 before
     tokenization  seconds; it was tokenised together with others, so it is theirs as well
     queue_wait    seconds from then until its first batch started
     inference     seconds of its batches, added up
@@ -60,7 +61,16 @@ class Pending:
     """
 
     __slots__ = (
-        *("cache", "characters", "count", "direction", "estimate", "followers", "following"),
+        *(
+            "cache",
+            "characters",
+            "count",
+            "departed",
+            "direction",
+            "estimate",
+            "followers",
+            "following",
+        ),
         *("future", "inference", "inputs", "keys", "left", "on_abandon", "parts", "queue_wait"),
         *("rows", "sent_tokens", "terms", "ticket", "tokenization", "tokens", "truncate"),
         *("truncated", "unanswered"),
@@ -87,7 +97,7 @@ class Pending:
         self.truncated = 0
         self.ticket = 0
         self.parts: list[tuple[Block, int, int, int]] = []
-        self.tokenization = self.queue_wait = self.inference = 0.0
+        self.tokenization = self.queue_wait = self.inference = self.departed = 0.0
         self.on_abandon: Callable[[Pending], Any] | None = None
         self.keys: list[Key] = []
         self.rows: list[int] | None = None

@@ -37,6 +37,7 @@ from packhorse.server.sharing import Sharing
 from packhorse.server.tls import Tls, tls_of
 from packhorse.tokenizing.backends import BackendChoice
 from packhorse.tokenizing.tokenizer import Tokenizer
+from packhorse.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class FrontEnd:
         self, launch: Launch, checkpoint: Checkpoint, tokenizer: Tokenizer, tls: Tls | None
     ) -> None:
         config = launch.config
+        self._tracing = _tracing_of(launch, checkpoint)
         board = launch.board()
         self._launch = launch
         self._vitals = Vitals(board, launch.slot)
@@ -128,6 +130,7 @@ class FrontEnd:
             observations=Observations(board.slots[launch.slot]),
             board=board,
             slot=board.slots[launch.slot],
+            tracing=self._tracing,
         )
         self._tls = tls
         self._server = Server(
@@ -152,6 +155,8 @@ class FrontEnd:
         looking.cancel()
         sweeping.cancel()
         self._engines.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
     def end(self) -> None:
         """Take nothing new, finish what is there."""
@@ -197,6 +202,19 @@ def _sharing(config: Config, slot: memoryview[float]) -> Sharing | None:
     if not dedup and not limit:
         return None
     return Sharing(slot, dedup, ResponseCache(limit) if limit else None)
+
+
+def _tracing_of(launch: Launch, checkpoint: Checkpoint) -> Tracing | None:
+    """Traces, where a collector is named."""
+    server = launch.config.server
+    if server.otlp_endpoint is None:
+        return None
+    return Tracing(
+        server.otlp_endpoint,
+        server.otlp_service_name,
+        f"front end {launch.index}",
+        launch.config.model.served_model_name or checkpoint.model_id,
+    )
 
 
 def _uvicorn_config(app: App) -> uvicorn.Config:

@@ -13,6 +13,7 @@ from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient
 from packhorse.server.observations import Observations
 from packhorse.tokenizing.tokenizer import Tokenizer
+from packhorse.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class Service:
     observations: Observations
     board: Board
     slot: memoryview[float]
+    tracing: Tracing | None = None
     draining: bool = False
 
     def check_ready(self) -> None:
