@@ -61,19 +61,10 @@ class Pending:
     """
 
     __slots__ = (
-        *(
-            "cache",
-            "characters",
-            "count",
-            "departed",
-            "direction",
-            "estimate",
-            "followers",
-            "following",
-        ),
-        *("future", "inference", "inputs", "keys", "left", "on_abandon", "parts", "queue_wait"),
-        *("rows", "sent_tokens", "terms", "ticket", "tokenization", "tokens", "truncate"),
-        *("truncated", "unanswered"),
+        *("cache", "characters", "count", "departed", "direction", "estimate", "followers"),
+        *("following", "future", "inference", "inputs", "keys", "left", "on_abandon", "parts"),
+        *("queue_wait", "rows", "sent_tokens", "terms", "ticket", "tokenization", "tokens"),
+        *("truncate", "truncated", "unanswered"),
     )
 
     def __init__(
