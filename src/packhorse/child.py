@@ -54,6 +54,7 @@ class Child:
     was_ever_ready whether this one or a predecessor was
     start_at       when to start the next one, if none runs
     faulty_since   since when its vitals show a fault, or None
+    was_stuck      whether it was killed for such a fault
     """
 
     def __init__(self, kind: Kind, launch: Launch) -> None:
@@ -64,6 +65,7 @@ class Child:
         self.was_ever_ready = False
         self.start_at = 0.0
         self.faulty_since: float | None = None
+        self.was_stuck = False
         self._status_fd = -1
         self._deaths = 0
 
@@ -86,7 +88,7 @@ class Child:
             [sys.executable, "-P", "-m", _MODULES[self.kind]],
             stdin=subprocess.PIPE,
             stdout=2,  # standard output is the supervisor's
-            pass_fds=(launch.board_fd, launch.listener_fd, lent),
+            pass_fds=launch.lent_fds,
             env=environment,
             process_group=0,  # Ctrl-C is for the supervisor, which then ends its children in order
         )
@@ -122,6 +124,7 @@ class Child:
         self.start_at = now + BACK_OFF_SECONDS[min(self._deaths, len(BACK_OFF_SECONDS) - 1)]
         self._deaths += 1
         self.process = self.ready_since = self.faulty_since = None
+        self.was_stuck = False
         return status
 
     def _worked(self, status: int, now: float) -> bool:

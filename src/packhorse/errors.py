@@ -9,7 +9,8 @@
     │   ├── PayloadTooLargeError         413   the body is over --payload-limit
     │   ├── UnsupportedMediaTypeError    415   the body is not JSON
     │   ├── ValidationError              422   readable, but not allowed
-    │   └── TokenizationError            422   a text that cannot be tokenised
+    │   ├── TokenizationError            422   a text that cannot be tokenised
+    │   └── QuarantinedError             422   an input that crashed the engine twice
     ├── NotNowError                  send it again later
     │   ├── OverloadedError              429   the queue is full
     │   ├── UnavailableError             503   no engine is ready, or it died with the request
@@ -94,6 +95,12 @@ class ForbiddenOriginError(RequestError):
     """A web page of an origin that is not allowed asks whether it may send a request."""
 
     status, error_type, code = 403, "Validation", 8
+
+
+class QuarantinedError(RequestError):
+    """An engine crashed twice with this input on its device, the second time with nothing else."""
+
+    status, error_type, code = 422, "Backend", 7
 
 
 class NotNowError(ServedError):

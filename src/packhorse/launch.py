@@ -13,19 +13,23 @@ import os
 import signal
 import struct
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from packhorse.channel.board import Board
+from packhorse.channel.journal import Fingerprint
 from packhorse.channel.vitals import WORDS as VITAL_WORDS
 from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.config import Config
 from packhorse.configured import pooling_of, task_of
 from packhorse.errors import SetupError
 from packhorse.metrics import words
+
+CLEARED = "cleared"
+"""Reported with the fingerprint of a suspect that ran alone and did no harm."""
 
 SETUP_FAILED, DEVICE_BROKEN = 2, 3
 """Exit statuses of a child: it cannot start, the reason is on stderr; its device must be reset."""
@@ -48,6 +52,8 @@ class Launch:
     listener_fd                  engine: where it accepts front ends; front end: HTTP
     status_fd                    where to report
     engines                      front end: address of each engine
+    journal_fd                   engine: where it writes down what is on its device
+    suspects, refused            engine: what may have killed one before it, and what has twice
     """
 
     parent: int
@@ -62,15 +68,35 @@ class Launch:
     listener_fd: int
     status_fd: int
     engines: list[bytes]
+    journal_fd: int = -1
+    suspects: list[Fingerprint] = field(default_factory=list)
+    refused: list[Fingerprint] = field(default_factory=list)
 
-    def for_engine(self, index: int, device: str, listener_fd: int) -> Launch:
+    def for_engine(self, index: int, device: str, listener_fd: int, journal_fd: int) -> Launch:
         """The same for one engine; engines have the slots from 1 on."""
         config = replace(self.config, model=replace(self.config.model, device=device))
-        return replace(self, index=index, config=config, slot=1 + index, listener_fd=listener_fd)
+        return replace(
+            self,
+            index=index,
+            config=config,
+            slot=1 + index,
+            listener_fd=listener_fd,
+            journal_fd=journal_fd,
+        )
 
     def for_front_end(self, index: int) -> Launch:
         """The same for one front end; front ends have the slots after the engines."""
         return replace(self, index=index, slot=1 + len(self.engines) + index)
+
+    def suspecting(self, suspects: list[Fingerprint], refused: list[Fingerprint]) -> Launch:
+        """The same with what engines died with."""
+        return replace(self, suspects=suspects, refused=refused)
+
+    @property
+    def lent_fds(self) -> list[int]:
+        """The descriptors that the child inherits."""
+        fds = (self.board_fd, self.listener_fd, self.status_fd, self.journal_fd)
+        return [fd for fd in fds if fd >= 0]
 
     def reporting_to(self, status_fd: int) -> Launch:
         """The same with another status pipe."""
@@ -108,7 +134,7 @@ def learn() -> Launch:
     (length,) = _LENGTH.unpack(_read_exactly(_LENGTH.size))
     launch = msgspec.msgpack.decode(_read_exactly(length), type=Launch)
     die_with(launch.parent)
-    for fd in (launch.board_fd, launch.listener_fd, launch.status_fd):
+    for fd in launch.lent_fds:
         os.set_inheritable(fd, False)  # a grandchild must not keep them open
     return launch
 

@@ -26,6 +26,7 @@ from dataclasses import replace
 
 from packhorse import logs
 from packhorse.channel.board import Board
+from packhorse.channel.journal import Journal, on_device
 from packhorse.channel.listener import address_of, listen
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
@@ -34,9 +35,10 @@ from packhorse.config import Config, as_dict, resolve
 from packhorse.configured import configured_checkpoint
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
-from packhorse.launch import SETUP_FAILED, SLOT_WORDS, Launch, name_process
+from packhorse.launch import CLEARED, SETUP_FAILED, SLOT_WORDS, Launch, name_process
 from packhorse.metrics import READY, RESTARTS, clear_gauges
 from packhorse.server.listen import bound, url_of
+from packhorse.suspects import Suspects
 from packhorse.tracing import check_installed
 
 logger = logging.getLogger(__name__)
@@ -102,13 +104,17 @@ class Supervisor:
             engines=[address_of(listener) for listener in self._listeners],
         )
         self._engines = [
-            Child(Kind.ENGINE, common.for_engine(index, device, self._listeners[index].fileno()))
+            Child(
+                Kind.ENGINE,
+                common.for_engine(index, device, self._listeners[index].fileno(), Journal.create()),
+            )
             for index, device in enumerate(devices)
         ]
         self._front_ends = [
             Child(Kind.FRONT_END, common.for_front_end(index)) for index in range(front_ends)
         ]
         self._children = [*self._engines, *self._front_ends]
+        self._suspects = Suspects()
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []  # that came, in order
         self._heeded = 0  # how many of them were acted on
@@ -182,7 +188,10 @@ class Supervisor:
             return
         now = time.monotonic()
         for line in news:
-            if line == "ready":
+            word, *mark = line.split()
+            if word == CLEARED:
+                self._suspects.clear((int(mark[0]), int(mark[1])))
+            elif word == "ready":
                 child.ready_since = now
                 child.was_ever_ready = True
         self._count_ready()
@@ -196,7 +205,11 @@ class Supervisor:
         slot = self._board.slots[child.launch.slot]
         clear_gauges(slot)
         Vitals(self._board, child.launch.slot).clear()
+        was_stuck = child.was_stuck
         status = child.bury(time.monotonic())
+        if child.kind is Kind.ENGINE:
+            # Whoever kills what works does not show that a text is at fault.
+            self._investigate(child, status != -signal.SIGKILL or was_stuck)
         self._count_ready()
         if self._end_by is not None:
             return
@@ -206,6 +219,13 @@ class Supervisor:
             return
         logger.error("%s %s; it is replaced", child, described(status))
         self._board.slots[0][RESTARTS.word(child.kind)] += 1.0
+
+    def _investigate(self, child: Child, crashed: bool) -> None:
+        """Suspect what a dead engine had on its device, and tell the next of it."""
+        found = on_device(child.launch.journal_fd)
+        if crashed:
+            self._suspects.crashed_with(found)
+        child.launch = child.launch.suspecting(self._suspects.suspects, self._suspects.refused)
 
     def _check_vitals(self, child: Child, now: float) -> None:
         fault = Vitals(self._board, child.launch.slot).fault(now)
@@ -217,6 +237,7 @@ class Supervisor:
         elif now - child.faulty_since > FAULT_SECONDS:
             logger.error("%s %s; it is killed", child, fault)
             child.signal(signal.SIGKILL)
+            child.was_stuck = True
             child.faulty_since = None
 
     def _end(self, status: int) -> None:
@@ -247,6 +268,8 @@ class Supervisor:
         self._selector.close()
         for listener in self._listeners:
             listener.close()
+        for engine in self._engines:
+            os.close(engine.launch.journal_fd)
         os.close(self._board.fd)
 
 

@@ -18,6 +18,7 @@ FLOORS = {
     "packhorse.cli": "roof",
     "packhorse.encoder": "roof",
     "packhorse.supervisor": "roof",
+    "packhorse.suspects": "roof",
     "packhorse.server": "front tower",
     "packhorse.tokenizing": "front tower",
     "packhorse.postprocess": "front tower",

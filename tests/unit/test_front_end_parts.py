@@ -270,7 +270,7 @@ def test_a_launch_crosses_as_it_is() -> None:
 
     from packhorse.launch import tell
 
-    sent = launch().for_engine(0, "cpu", 5).reporting_to(7)
+    sent = launch().for_engine(0, "cpu", 5, -1).reporting_to(7)
     pipe = io.BytesIO()
     tell(pipe, sent)
     assert msgspec.msgpack.decode(pipe.getvalue()[4:], type=Launch) == sent

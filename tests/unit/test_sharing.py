@@ -78,7 +78,7 @@ def rows_of(pending: Pending) -> list[float]:
     rows = {}
     for given, offset, first, count in pending.parts:
         for row in range(count):
-            rows[offset + row] = float(given.completions.logits[first + row, 0])
+            rows[offset + row] = float(given.completions.values[first + row, 0])
     assert sorted(rows) == list(range(pending.count))
     return [rows[row] for row in range(pending.count)]
 
@@ -232,7 +232,7 @@ def test_errors_are_not_kept() -> None:
 def test_the_cache_is_bounded_and_drops_what_was_not_used_for_longest() -> None:
     each = ENTRY_BYTES + 8 + 16 * 4
     cache = ResponseCache(5 * each)
-    keys = [(0, (b"%8d" % number, -1)) for number in range(20)]
+    keys = [(0, (b"%8d" % number, -1, False)) for number in range(20)]
     for number, key in enumerate(keys):
         cache.put(key, block(float(number)), 0)
         cache.put(key, block(float(number)), 0)

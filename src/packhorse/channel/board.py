@@ -33,7 +33,7 @@ class Board:
     @classmethod
     def create(cls, slots: int, words: int) -> Board:
         """A new board; its ``fd`` is lent to the processes that share it."""
-        fd = _anonymous_file()
+        fd = anonymous_file("packhorse-board")
         os.ftruncate(fd, slots * _stride(words) * _WORD)
         return cls(fd, slots, words)
 
@@ -48,8 +48,9 @@ def _stride(words: int) -> int:
     return -(-words // per_line) * per_line
 
 
-def _anonymous_file() -> int:
+def anonymous_file(name: str) -> int:
+    """Memory that can be lent by its descriptor; nothing is left on disk."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("packhorse-board")
+        return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:  # unlinked at once
         return os.dup(file.fileno())

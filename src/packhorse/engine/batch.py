@@ -69,6 +69,11 @@ class Batch:
             self.arrived[parts],
         )
 
+    def rest(self, rows: NDArray[np.intp]) -> Batch:
+        """The batch without ``rows``, at least one but not all."""
+        kept = np.delete(np.arange(len(self.sequences)), rows)
+        return Batch(self.sequences.take(kept), *self.without(rows))
+
     def _cut(self, start: int, stop: int) -> Batch:
         firsts = np.cumsum(self.counts) - self.counts
         begin = np.maximum(firsts, start)

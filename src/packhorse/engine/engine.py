@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.channel.journal import Journal
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config
 from packhorse.engine.batch import Batch
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.load import load_runner
 from packhorse.engine.model_runner import Launched, ModelRunner
+from packhorse.engine.quarantine import Quarantine
 from packhorse.engine.scheduler import Limits, Scheduler
-from packhorse.errors import InternalError, NonFiniteOutputError
+from packhorse.errors import InternalError, NonFiniteOutputError, QuarantinedError
 from packhorse.request import Arrivals, Completions, Output
 
 logger = logging.getLogger(__name__)
@@ -40,10 +42,15 @@ PENDING = 255
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A batch to launch; ``wider`` asks for a type with a wider range."""
+    """A batch to launch.
+
+    wider  in a type with a wider range
+    alone  with nothing else on the device: it is one sequence that may crash the engine
+    """
 
     batch: Batch
     wider: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class _Running:
     work: _Work
     launched: Launched
     started: float
+    page: int | None  # of the journal
 
 
 _Finished = tuple[_Work, float, Output | None]
@@ -68,7 +76,14 @@ class Engine:
         self._suspects_turn = False
         self._launched: list[tuple[int, int]] = []
         self._suspects: deque[_Work] = deque()  # to be run apart: mostly what failed in company
+        self._journal: Journal | None = None
+        self._quarantine: Quarantine | None = None
         self.info: dict[str, Any] = {}
+
+    def guard(self, journal: Journal, quarantine: Quarantine) -> None:
+        """Write down what is on the device, and keep apart what an engine died with."""
+        self._journal = journal
+        self._quarantine = quarantine
 
     @classmethod
     def load(cls, config: Config, checkpoint: Checkpoint, *, notify: bool = False) -> Engine:
@@ -151,18 +166,52 @@ class Engine:
 
     def _launch_waiting(self, finished: list[_Finished]) -> None:
         """Fill the device; a batch that cannot be launched is split, or ends in ``finished``."""
-        while len(self._running) < self._runner.max_in_flight:
+        while len(self._running) < self._runner.max_in_flight and not self._must_wait():
             work = self._next_work()
             if work is None:
                 return
-            sequences, started = work.batch.sequences, time.monotonic()
-            try:
-                launched = self._runner.launch(sequences, wider=work.wider)
-            except Exception:
-                finished.append((work, started, self._failed(work)))
-                continue
-            self._launched.append((len(sequences), sequences.num_tokens))
-            self._running.append(_Running(work, launched, started))
+            if self._quarantine is not None and not work.alone:
+                work = self._screened(self._quarantine, work, finished)
+            if work is not None:
+                self._launch(work, finished)
+
+    def _launch(self, work: _Work, finished: list[_Finished]) -> None:
+        sequences, started = work.batch.sequences, time.monotonic()
+        page = None if self._journal is None else self._journal.enter(sequences)
+        try:
+            launched = self._runner.launch(sequences, wider=work.wider)
+        except Exception:
+            finished.append((work, started, self._failed(work)))
+            self._strike(page)
+            return
+        self._launched.append((len(sequences), sequences.num_tokens))
+        self._running.append(_Running(work, launched, started, page))
+
+    def _strike(self, page: int | None) -> None:
+        if self._journal is not None and page is not None:
+            self._journal.strike(page)
+
+    def _must_wait(self) -> bool:
+        """Whether what runs, or comes next, must have the device to itself."""
+        if not self._running:
+            return False
+        return self._running[0].work.alone or bool(self._suspects and self._suspects[0].alone)
+
+    def _screened(
+        self, quarantine: Quarantine, work: _Work, finished: list[_Finished]
+    ) -> _Work | None:
+        """What of a batch runs now: not what is refused, nor what must run alone."""
+        batch = work.batch
+        refused, suspected = quarantine.sort(batch.sequences)
+        if not refused and not suspected:
+            return work
+        now = time.monotonic()
+        for row in refused:
+            output = _failed_output(self._runner.width, QuarantinedError.code)
+            finished.append((_Work(batch.alone(row)), now, output))
+        self._suspects.extend(_Work(batch.alone(row), work.wider, True) for row in suspected)
+        apart = np.array(refused + suspected, np.intp)
+        return _Work(batch.rest(apart), work.wider) if len(apart) < len(batch.sequences) else None
 
     def _next_work(self) -> _Work | None:
         """Suspects and what waits take turns, so that one bad list does not hold up the others."""
@@ -182,6 +231,10 @@ class Engine:
             output = run.launched.output()
         except Exception:
             return self._failed(run.work)
+        finally:
+            self._strike(run.page)
+            if run.work.alone and self._quarantine is not None:
+                self._quarantine.clear(run.work.batch.sequences)
         if not run.work.wider:
             self._cost.observe(run.work.batch.sequences.num_tokens, output.seconds)
         self._isolate_non_finite(run.work, output)
@@ -217,9 +270,9 @@ class Engine:
         output.codes[bad] = PENDING
 
 
-def _failed_output(width: int) -> Output:
-    """The output of one sequence whose forward pass raised."""
-    return Output(np.zeros((1, width), np.float32), np.array([InternalError.code], np.uint8), 0.0)
+def _failed_output(width: int, code: int = InternalError.code) -> Output:
+    """The output of one sequence that has none: its forward pass raised, or it was refused."""
+    return Output(np.zeros((1, width), np.float32), np.array([code], np.uint8), 0.0)
 
 
 def _completions(batch: Batch, started: float, output: Output) -> Completions | None:

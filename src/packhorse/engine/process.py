@@ -33,9 +33,11 @@ from packhorse.channel.channel import (
     ProtocolError,
 )
 from packhorse.channel.codec import Kind
+from packhorse.channel.journal import Journal
 from packhorse.channel.vitals import BEAT_SECONDS, Vitals
+from packhorse.engine.quarantine import Quarantine
 from packhorse.errors import InternalError, SetupError
-from packhorse.launch import DEVICE_BROKEN, Launch, complain, learn, name_process
+from packhorse.launch import CLEARED, DEVICE_BROKEN, Launch, complain, learn, name_process
 from packhorse.metrics import (
     BATCH_SEQUENCES,
     BATCH_TIME,
@@ -352,6 +354,14 @@ def _loaded(launch: Launch) -> Engine:
 
     engine = Engine.load(launch.config, launch.checkpoint())
     engine.warm_up()
+    engine.guard(
+        Journal(launch.journal_fd),
+        Quarantine(
+            launch.suspects,
+            launch.refused,
+            lambda mark: launch.report(f"{CLEARED} {mark[0]} {mark[1]}"),
+        ),
+    )
     gc.collect()
     gc.freeze()  # what is loaded stays: the collector need not look at it again
     return engine

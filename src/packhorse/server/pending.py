@@ -11,8 +11,9 @@ from packhorse.request import Completions, TextOrPair
 from packhorse.server.terms import ANYONE, Terms
 from packhorse.tokenizing.tokenizer import Direction
 
-Key = tuple[bytes, int]
-"""What tells one sequence from another: its ids, and where its second segment starts or -1."""
+Key = tuple[bytes, int, bool]
+"""What tells one sequence from another: its ids, where its second segment starts or -1, and whether
+a row is asked for each of its tokens."""
 
 
 class Block:

@@ -13,7 +13,7 @@ ENTRY_BYTES = 2000
 """Python's own cost of an entry: a key, an answer's arrays, and the text made of them."""
 
 TEXT_SHARE = 16
-"""Bytes of JSON for one byte of logits, at most: written once, and kept with the answer."""
+"""Bytes of JSON for one byte of values, at most: written once, and kept with the answer."""
 
 
 class ResponseCache:
@@ -48,16 +48,23 @@ class ResponseCache:
 
 def _row_of(completions: Completions, row: int) -> Completions:
     """One sequence's part, copied: a view would keep the whole message."""
+    counts = completions.row_counts
+    if counts is None:
+        rows = slice(row, row + 1)
+    else:
+        start = int(counts[:row].sum())
+        rows = slice(start, start + int(counts[row]))
     return Completions(
         tickets=np.zeros(1, np.uint64),
         offsets=np.zeros(1, np.int32),
         counts=np.ones(1, np.int32),
         codes=np.zeros(1, np.uint8),
-        logits=completions.logits[row : row + 1].copy(),
+        values=completions.values[rows].copy(),
         queue_wait=np.zeros(1, np.float32),
         inference=0.0,
+        row_counts=None if counts is None else counts[row : row + 1].copy(),
     )
 
 
 def _size(key: tuple[int, Key], block: Block) -> int:
-    return ENTRY_BYTES + len(key[1][0]) + TEXT_SHARE * block.completions.logits.nbytes
+    return ENTRY_BYTES + len(key[1][0]) + TEXT_SHARE * block.completions.values.nbytes

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from packhorse.checkpoint import ProblemType
-from packhorse.errors import SERVED_ERRORS, NonFiniteOutputError, ServedError
+from packhorse.errors import SERVED_ERRORS, NonFiniteOutputError, QuarantinedError, ServedError
 from packhorse.postprocess import scores_of
 from packhorse.server.pending import Block, Pending
 
@@ -73,4 +73,6 @@ def _check(block: Block, first: int, count: int, index: int, inputs: int) -> Non
 def _reason(kind: type[ServedError]) -> str:
     if kind is NonFiniteOutputError:
         return "the model gave NaN or infinity for this input (non_finite_output)"
+    if kind is QuarantinedError:
+        return "the engine crashed twice while it computed this input, which is refused from now on"
     return "the forward pass failed for this input"

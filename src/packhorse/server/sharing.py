@@ -121,9 +121,14 @@ def _keys_of(sequences: Sequences) -> list[Key]:
             sequences.segment_starts < sequences.lengths, sequences.segment_starts, -1
         ).tolist()
     )
+    token_level = (
+        [False] * len(sequences)
+        if sequences.token_level is None
+        else sequences.token_level.tolist()
+    )
     return [
-        (ids[start:stop], segment)
-        for start, stop, segment in zip(bounds, bounds[1:], segments, strict=False)
+        (ids[start:stop], *rest)
+        for start, stop, *rest in zip(bounds, bounds[1:], segments, token_level, strict=False)
     ]
 
 

@@ -85,6 +85,9 @@ class FakeEngine:
         waiting = [arrivals.sequences for arrivals in self._waiting]
         return sum(map(len, waiting)), sum(s.num_tokens for s in waiting)
 
+    def guard(self, journal: Any, quarantine: Any) -> None:
+        pass
+
     def outlook(self) -> tuple[int, float]:
         return len(self._waiting), 0.0
 

@@ -49,11 +49,11 @@ def device() -> Device:
 class FakeLaunched:
     """A batch that takes its time."""
 
-    def __init__(self, batch: Any, shift: float, num_labels: int) -> None:
+    def __init__(self, batch: Any, shift: float, width: int) -> None:
         wanted = device()
         self._batch = batch
         self._shift = shift
-        self._num_labels = num_labels
+        self._width = width
         self._seconds = wanted.seconds + wanted.seconds_a_token * batch.num_tokens
         self._end = time.monotonic() + self._seconds
 
@@ -67,7 +67,7 @@ class FakeLaunched:
 
         time.sleep(max(0.0, self._end - time.monotonic()))
         count = len(self._batch)
-        logits = np.full((count, self._num_labels), self._shift, np.float32)
+        logits = np.full((count, self._width), self._shift, np.float32)
         logits[:, 0] += self._batch.lengths
         logits[:, 1] += self._batch.input_ids[self._batch.cu_seqlens[1:] - 2]
         return Output(logits, np.zeros(count, np.uint8), self._seconds)
@@ -84,8 +84,8 @@ class FakeRunner:
     completion_fd = None
     has_wider = False
 
-    def __init__(self, num_labels: int, max_tokens: int) -> None:
-        self.num_labels = num_labels
+    def __init__(self, width: int, max_tokens: int) -> None:
+        self.width = width
         self.max_tokens = max_tokens
         self._shift = device().shift
 
@@ -93,7 +93,7 @@ class FakeRunner:
         crash = device().crash_length
         if crash and (batch.lengths == crash).any():
             os.abort()
-        return FakeLaunched(batch, self._shift, self.num_labels)
+        return FakeLaunched(batch, self._shift, self.width)
 
     def memory(self) -> dict[str, int]:
         return {}
