@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from packhorse.errors import ConfigError
+from packhorse.tools.bench.serve import crew
 from packhorse.tools.bench.serve.answers import (
     embed_fault,
     json_fault,
@@ -335,3 +337,15 @@ def test_requests_of_an_open_loop_wait_for_a_connection_and_it_counts() -> None:
     assert report["generator"]["most_waiting_for_a_connection"] > 10
     assert report["latency_ms"]["max"] > 200
     assert "waited for a free connection" in summary(report)
+
+
+def test_a_load_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a plan that is larger than the buffer of a pipe: nobody reads it."""
+    monkeypatch.setattr(crew, "serve_parent", dies)
+    texts = tuple(f"text {number} {'x' * 100}" for number in range(20_000))
+    with pytest.raises(crew.GeneratorError, match="a load process ended"):
+        measure(plan(texts=texts))
+
+
+def dies(process: int, pipe: object) -> None:
+    os._exit(1)

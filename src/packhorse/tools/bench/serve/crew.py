@@ -40,17 +40,19 @@ def run_load(
         for number in range(plan.processes):
             ours, theirs = context.Pipe()
             process: BaseProcess = context.Process(
-                target=serve_parent, args=(plan, number, theirs), daemon=True
+                target=serve_parent, args=(number, theirs), daemon=True
             )
             process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
         for pipe in pipes:
+            _send(pipe, plan)  # as an argument it would block for ever when the process is dead
+        for pipe in pipes:
             _receive(pipe)
         start = perf_counter() + HEAD_START
         for pipe in pipes:
-            pipe.send(start)
+            _send(pipe, start)
         _call_at(start + plan.warm_up, at_begin)
         _call_at(start + plan.warm_up + plan.duration, at_end)
         shares = [_receive(pipe) for pipe in pipes]
@@ -68,11 +70,19 @@ def _call_at(moment: float, callback: Callable[[], None]) -> None:
     callback()
 
 
+def _send(pipe: Pipe, what: Plan | float) -> None:
+    """Raises GeneratorError."""
+    try:
+        pipe.send(what)
+    except OSError:
+        raise GeneratorError("a load process ended before it was told what to do") from None
+
+
 def _receive(pipe: Pipe) -> Share | None:
     """Its report, or None when it is ready. Raises ConfigError or GeneratorError."""
     try:
         answer: Share | ConfigError | None = pipe.recv()
-    except EOFError:
+    except (EOFError, OSError):
         raise GeneratorError("a load process ended before it had reported") from None
     if isinstance(answer, ConfigError):
         raise answer

@@ -54,11 +54,12 @@ class Share:
     distinct: int
 
 
-def serve_parent(plan: Plan, process: int, pipe: Pipe) -> None:
-    """The life of the process: tell the parent None (ready), run when told to, tell of it.
+def serve_parent(process: int, pipe: Pipe) -> None:
+    """The life of the process: hear the plan, tell None (ready), run when told to, tell of it.
 
     Instead of either it may tell a ConfigError.
     """
+    plan = pipe.recv()
     requests = requests_of(plan, process)
     gc.freeze()
     gc.disable()  # nothing below makes many cycles, and a pause would count as the server's
