@@ -29,7 +29,7 @@ from packhorse.tools.bench.serve.bodies import (
     read_texts,
     requests_of,
 )
-from packhorse.tools.bench.serve.command import measure
+from packhorse.tools.bench.serve.command import measure, without_secrets
 from packhorse.tools.bench.serve.generator import Share
 from packhorse.tools.bench.serve.plan import Plan
 from packhorse.tools.bench.serve.report import report_of
@@ -82,17 +82,20 @@ class Stub(asyncio.Protocol):
 
 
 @contextmanager
-def stub(give: Callable[[int], bytes]) -> Iterator[Target]:
-    """A server in a thread, on a free port."""
+def stub(give: Callable[[int], bytes], unix_path: str = "") -> Iterator[Target]:
+    """A server in a thread, on a free port or on a socket in the file system."""
     Stub.number = 0
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(
-        loop.create_server(lambda: Stub(give), "127.0.0.1", 0, backlog=100)
-    )
+    if unix_path:
+        creating = loop.create_unix_server(lambda: Stub(give), unix_path)
+    else:
+        creating = loop.create_server(lambda: Stub(give), "127.0.0.1", 0)  # type: ignore[assignment]
+    server = loop.run_until_complete(creating)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield Target("127.0.0.1", server.sockets[0].getsockname()[1])
+        port = 0 if unix_path else server.sockets[0].getsockname()[1]
+        yield Target("127.0.0.1", port, unix_path)
     finally:
         loop.call_soon_threadsafe(server.close)
         loop.call_soon_threadsafe(loop.stop)
@@ -154,6 +157,14 @@ def test_bodies_that_cannot_be_distinct_are_refused() -> None:
     check_plan(plan(distinct=51, batches=(2,)))
     with pytest.raises(ConfigError, match="--body-file"):
         check_plan(plan(route="/other"))
+
+
+def test_a_report_does_not_hold_keys() -> None:
+    words = ["--api-key", "a", "--rate", "5", "--header", "x: b", "--hf-token=c", "--", "--api-key"]
+    assert without_secrets([*words, "--d"]) == [
+        *("--api-key", "***", "--rate", "5", "--header", "***", "--hf-token=***"),
+        *("--", "--api-key", "***"),
+    ]
 
 
 def test_files_of_texts_and_bodies_are_read(tmp_path: Path) -> None:
@@ -290,6 +301,12 @@ def test_what_becomes_of_requests_is_counted_by_kind() -> None:
     assert report["wrong_answers"] == ["an empty row"] * 5
     assert totals["tokens"] == 7 * (totals["by_status"]["200"] - totals["errors"]["wrong answer"])
     assert report["server_ms"]["queue"]["p99"] == 1.5
+
+
+def test_a_socket_in_the_file_system_is_a_target(tmp_path: Path) -> None:
+    with stub(lambda number: answer(GOOD), str(tmp_path / "s")) as target:
+        report = measure(plan(target=target, duration=0.2))
+    assert report["answered_2xx"] == report["sent"] > 0
 
 
 def test_silence_and_hanging_up_are_errors() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from packhorse.tools.bench.serve.report import report_of
 from packhorse.tools.bench.serve.served import Served, served
 from packhorse.tools.bench.serve.summary import summary
 from packhorse.tools.bench.serve.target import target_of
+
+SECRET_FLAGS = ("--api-key", "--hf-token", "--header")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         report = measure(plan, deadline, server)
     report |= {
         "url": arguments.url,
-        "serve_arguments": arguments.serve,
-        "command": machine.command_line(),
+        "serve_arguments": without_secrets(arguments.serve),
+        "command": " ".join(["packhorse", *without_secrets(sys.argv[1:])]),
         "commit": machine.commit(),
         "machine": machine.description(detect().cpus),
         "versions": machine.versions(),
@@ -72,6 +75,21 @@ def measure(
             "resident_bytes": server.resident_bytes(),
         }
     return report
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Arguments with the values of keys, tokens and headers masked: reports are passed on."""
+    shown, is_secret = [], False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if is_secret:
+            shown.append("***")
+        elif flag in SECRET_FLAGS and equals:
+            shown.append(f"{flag}=***")
+        else:
+            shown.append(word)
+        is_secret = not is_secret and word in SECRET_FLAGS
+    return shown
 
 
 def write(report: dict[str, Any], file: Path | None) -> None:

@@ -37,13 +37,15 @@ def counted(server: Service, name: str, **labels: str) -> float:
 
 def test_the_generator_and_the_servers_metrics_count_the_same(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    with service(front_ends=2, max_concurrent_requests=24) as server:
+    with service(front_ends=2, max_concurrent_requests=24, api_key="secret") as server:
         server.control(seconds=0.005)
         code, report, said = bench(
             *("--url", server.url, "--connections", "16", "--batch", "1,2,5", "--json", str(file)),
+            *("--api-key", "secret"),
             *("--warm-up", "0.5", "--duration", "1.5", "--processes", "2"),
         )
         totals = report["totals"]
+        assert "secret" not in said + file.read_text()
         assert totals["by_status"]["429"] > 0  # as the limit is below what is asked at once
         assert not totals["errors"]
         for status, count in totals["by_status"].items():
