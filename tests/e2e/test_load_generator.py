@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.service import Service, service, until
 
 
@@ -70,3 +72,37 @@ def test_a_server_is_started_and_ended_for_a_measurement() -> None:
     assert report["answered_2xx"] > 0
     assert report["server"]["cpu_seconds"]["engine"] > 0
     assert report["server"]["cpu_seconds"]["front end"] > 0
+
+
+def script(name: str, *arguments: str) -> dict[str, Any]:
+    """What a script of benchmarks/ reports, with a tiny model."""
+    done = subprocess.run(
+        [sys.executable, f"benchmarks/{name}", "--model", "tiny", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+@pytest.mark.long
+def test_the_gpu_script_measures_all_loads_and_agrees_with_the_metrics() -> None:
+    report = script(
+        *("serve_h200.py", "--device", "cpu", "--front-ends", "1", "--seconds", "1"),
+        *("--processes", "2", "--connections", "16", "--batch-connections", "4"),
+    )
+    assert [run["load"] for run in report["runs"]] == ["one", "batches", "alone"]
+    assert all(run["counts_agree"] for run in report["runs"])
+    batches = report["runs"][1]
+    assert batches["totals"]["tokens"] == 50 * batches["totals"]["texts"]
+    assert report["best"]["batches"]["tokens_per_second"] > 0
+
+
+@pytest.mark.long
+def test_rivals_that_are_not_installed_are_named() -> None:
+    report = script("serve_cpu.py", "--rounds", "1", "--seconds", "1", "--clients", "4")
+    assert report["services"]["packhorse"]["requests_per_second"] > 0
+    names = {"fastapi-naive", "fastapi-batching", "mosec", "litserve"}
+    assert {*report["services"], *report["skipped"]} == {"packhorse", *names}

@@ -261,7 +261,7 @@ def test_a_report_counts_what_was_measured_and_what_was_sent_at_all() -> None:
         "texts": 8,
         "tokens": 75,
     }
-    assert "ERROR     1 × wrong answer" in summary(report)
+    assert "1 × wrong answer" in summary(report)
     json.dumps(report)
 
 
