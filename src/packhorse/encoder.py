@@ -83,7 +83,9 @@ class _Loaded:
         # would be the engine's: have the caller's thread ask before.
         torch.get_num_threads()
         self.engine = LocalEngine(
-            lambda: _warm(Engine.load(config, checkpoint, notify=True)), checkpoint.width
+            lambda: _warm(Engine.load(config, checkpoint, notify=True)),
+            checkpoint.width,
+            by_length=config.model.device == "cpu",
         )
 
     def submit(

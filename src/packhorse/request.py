@@ -254,6 +254,17 @@ class Answer:
     codes: NDArray[np.uint8]
     row_counts: Int32Array | None = None
 
+    def restored(self, order: NDArray[np.intp]) -> Answer:
+        """In the order before ``Sequences.take(order)``."""
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        if self.row_counts is None:
+            return Answer(self.values[inverse], self.codes[inverse])
+        counts = self.row_counts[inverse]
+        starts = bounds_of(self.row_counts)[:-1][inverse]
+        rows = rows_of_pieces(starts, bounds_of(counts))
+        return Answer(self.values[rows], self.codes[inverse], counts)
+
 
 def answer_of(parts: list[Part]) -> Answer:
     """The answer that arrived in these parts, at least one, in any order."""

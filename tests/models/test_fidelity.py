@@ -16,6 +16,7 @@ import packhorse.engine.cpu_runner
 import packhorse.models.load
 from packhorse import Encoder
 from packhorse.kernels import reference
+from packhorse.models import cpu_products
 from packhorse.models.backend import Norm
 from packhorse.models.cpu_backend import CpuBackend
 from packhorse.request import Sequences, TextOrPair
@@ -129,6 +130,7 @@ def test_shards_equal_the_single_file(tmp_path: Path) -> None:
 
 def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(reference.ACTIVATIONS, "gelu", lambda x: F.gelu(x, approximate="tanh"))
+    patch.setitem(cpu_products.FUSED, "gelu", ("gelu", "tanh"))
 
 
 def ten_times_eps(patch: pytest.MonkeyPatch) -> None:

@@ -1,28 +1,32 @@
-"""Runs packed batches on the CPU, in one thread of its own.
+"""Runs packed batches on the CPU, in threads of its own.
 
-The thread runs the forward pass and frees the interpreter while it is inside
-PyTorch's operations, so the engine's thread can take requests and form the
-next batch meanwhile.
+They free the interpreter while they are inside PyTorch's operations, so the
+engine's thread can take requests and form the next batch meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from packhorse.checkpoint import Architecture
+from packhorse.engine.cpu_streams import Streams
 from packhorse.engine.model_runner import checked_output
 from packhorse.models.backend import Layout, Run
 from packhorse.models.encoder import PackedEncoder
 from packhorse.request import (
+    Float32Array,
     Int32Array,
     Output,
     Sequences,
@@ -31,6 +35,9 @@ from packhorse.request import (
     is_token_level,
     rows_of_pieces,
 )
+
+FEWEST_TOKENS, MOST_TOKENS = 96, 1536
+"""Of a piece that a stream runs by itself."""
 
 WARM_UP_TOKENS = (16, 64, 256)
 """Enough for oneDNN to build its kernels and for a first guess of the cost of a batch."""
@@ -62,7 +69,10 @@ class RunningBatch:
 
 
 class CpuRunner:
-    """A ``ModelRunner``: one batch at a time on ``threads`` threads of the CPU."""
+    """A ``ModelRunner``: one batch at a time on ``threads`` threads of the CPU.
+
+    streams  whether threads run pieces of a batch, each its own; False: they share each operation
+    """
 
     max_in_flight = 1  # a second one would be formed before its time
     has_wider = False
@@ -75,6 +85,7 @@ class CpuRunner:
         threads: int,
         max_tokens: int,
         max_sequences: int,
+        streams: bool = True,
     ) -> None:
         self.width = model.head.width
         self.max_tokens = max_tokens
@@ -82,6 +93,7 @@ class CpuRunner:
         self._model = model
         self._architecture = architecture
         self._threads = threads
+        self._streams = Streams(threads) if streams and threads > 1 else None
         self._queue: queue.SimpleQueue[RunningBatch | None] = queue.SimpleQueue()
         # Not a pipe: on Windows only sockets can be waited for and are non-blocking.
         self._signalled, self._signaller = socket.socketpair()
@@ -115,11 +127,12 @@ class CpuRunner:
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
+            if self._streams:
+                self._streams.close()
             self._signaller.close()
             self._signalled.close()
 
     def _work(self) -> None:
-        torch.set_num_threads(self._threads)  # of this thread: OpenMP counts per calling thread
         with torch.inference_mode():
             while (running := self._queue.get()) is not None:
                 try:
@@ -137,9 +150,15 @@ class CpuRunner:
         lengths = batch.lengths
         order = np.argsort(lengths, kind="stable")
         by_length = batch.take(order)
-        input_ids, layout = packed_layout(by_length, self._architecture)
         whole = is_token_level(batch)
-        in_order = self._model.forward(input_ids, layout, token_level=whole).numpy()
+        forward = partial(self._forward, token_level=whole)
+        pieces = pieces_of(by_length, self._streams.count if self._streams else 1)
+        if len(pieces) == 1 or self._streams is None:  # all threads work on each operation
+            torch.set_num_threads(self._threads)
+            in_order = forward(by_length)
+        else:
+            torch.set_num_threads(self._streams.threads)  # MKL's number is that of the process
+            in_order = np.concatenate(self._streams.map(forward, pieces))
         if whole or self._model.head.is_token_level:
             inverse = np.argsort(order, kind="stable")
             starts = by_length.cu_seqlens[:-1][inverse]
@@ -148,6 +167,32 @@ class CpuRunner:
         values = np.empty_like(in_order)
         values[order] = in_order
         return checked_output(values, None, time.perf_counter() - started)
+
+    def _forward(self, batch: Sequences, *, token_level: bool) -> Float32Array:
+        input_ids, layout = packed_layout(batch, self._architecture)
+        values: Float32Array = self._model.forward(
+            input_ids, layout, token_level=token_level
+        ).numpy()
+        return values
+
+
+def pieces_of(batch: Sequences, streams: int) -> list[Sequences]:
+    """Neighbours of a batch, in pieces of about as many tokens, as many for each stream.
+
+    A piece is small enough that what passes from one operation to the next stays in a core's
+    cache, and large enough that starting the operations takes little of its time.
+    """
+    tokens = batch.num_tokens
+    if streams == 1 or tokens < streams * FEWEST_TOKENS:
+        count = 1
+    else:
+        count = math.ceil(tokens / (streams * MOST_TOKENS)) * streams
+    if count == 1 or len(batch) == 1:
+        return [batch]
+    marks = np.arange(1, count) * (tokens / count)
+    cuts = np.unique(np.searchsorted(batch.cu_seqlens, marks))
+    bounds = [0, *[int(cut) for cut in cuts if 0 < cut < len(batch)], len(batch)]
+    return [batch.slice(*pair) for pair in pairwise(bounds)]
 
 
 def packed_layout(batch: Sequences, architecture: Architecture) -> tuple[Tensor, Layout]:

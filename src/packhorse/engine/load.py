@@ -11,6 +11,7 @@ import torch
 
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import AUTO, Config
+from packhorse.engine.cpu_allocator import keep_freed_memory
 from packhorse.engine.cpu_runner import CpuRunner
 from packhorse.engine.cuda_runner import CudaRunner
 from packhorse.engine.model_runner import ModelRunner
@@ -88,14 +89,16 @@ def device_name(device: torch.device) -> str:
 
 
 def _cpu_runner(config: Config, checkpoint: Checkpoint, dtype: torch.dtype) -> CpuRunner:
-    threads = int(config.engine.threads)
+    threads, off = int(config.engine.threads), config.engine.without
     torch.set_num_threads(threads)  # loading converts weights in this thread
+    if "allocator" not in off:
+        keep_freed_memory()
     model = load_encoder(
         checkpoint,
-        CpuBackend(),
+        CpuBackend(prepack="prepacked-weights" not in off),
         torch.device("cpu"),
         dtype,
-        first_token_only="first-token-only" not in config.engine.without,
+        first_token_only="first-token-only" not in off,
     )
     return CpuRunner(
         model,
@@ -103,6 +106,7 @@ def _cpu_runner(config: Config, checkpoint: Checkpoint, dtype: torch.dtype) -> C
         threads=threads,
         max_tokens=int(config.engine.max_batch_tokens),
         max_sequences=int(config.engine.max_batch_requests),
+        streams="streams" not in off,
     )
 
 

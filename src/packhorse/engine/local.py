@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.engine.engine import Engine
 from packhorse.errors import InternalError, UnavailableError
@@ -36,18 +37,24 @@ CLOSED = "this encoder is closed"
 
 
 class _Pending:
-    """One call whose answer arrives in parts."""
+    """One call whose answer arrives in parts.
 
-    __slots__ = ("future", "left", "parts")
+    order  in which its sequences went to the engine; None: as they came
+    """
 
-    def __init__(self, num_sequences: int, future: Future[Answer]) -> None:
+    __slots__ = ("future", "left", "order", "parts")
+
+    def __init__(
+        self, num_sequences: int, future: Future[Answer], order: NDArray[np.intp] | None = None
+    ) -> None:
         self.future = future
+        self.order = order
         self.left = num_sequences
         self.parts: list[Part] = []
 
     def answer(self, answer: Answer) -> None:
         if self.future.set_running_or_notify_cancel():
-            self.future.set_result(answer)
+            self.future.set_result(answer if self.order is None else answer.restored(self.order))
 
     def fail(self, error: Exception) -> None:
         # A cancelled future takes no exception, and those after it must still get theirs.
@@ -140,10 +147,13 @@ class LocalEngine:
     ``load`` runs in that thread too, since it sets the thread's share of cores and its device;
     what it raises, the constructor raises. When the last reference is dropped, what is queued
     is finished, the device is freed and the thread ends.
+
+    by_length  have sequences of equal length in the same batch, which a CPU computes together
     """
 
-    def __init__(self, load: Callable[[], Engine], width: int) -> None:
+    def __init__(self, load: Callable[[], Engine], width: int, *, by_length: bool = False) -> None:
         self._width = width
+        self._by_length = by_length
         self._tickets = itertools.count()
         loaded: Future[tuple[_Mailbox, dict[str, Any]]] = Future()
         self._thread = threading.Thread(
@@ -171,7 +181,10 @@ class LocalEngine:
         """
         self.check()
         future: Future[Answer] = Future()
-        pending = _Pending(len(sequences), future)
+        order = np.argsort(sequences.lengths, kind="stable") if self._by_length else None
+        if order is not None:
+            sequences = sequences.take(order)
+        pending = _Pending(len(sequences), future, order)
         if not len(sequences):
             pending.answer(Answer(np.empty((0, self._width), np.float32), np.empty(0, np.uint8)))
             return future

@@ -12,13 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from packhorse.kernels.reference import ACTIVATIONS, pooled_block
+from packhorse.models import cpu_products
 from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
 
 
 class CpuBackend:
-    """float32 or bfloat16 on x86-64 or arm64."""
+    """float32 or bfloat16 on x86-64 or arm64.
+
+    prepack  have weights laid out as oneDNN reads them, where it has operators for that
+    """
+
+    def __init__(self, *, prepack: bool = True) -> None:
+        self._prepack = prepack
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> Dense:
+        if self._prepack and cpu_products.can_prepack(weight.dtype):
+            return Dense(cpu_products.prepacked(weight), bias)
         return Dense(weight.contiguous(), bias)
 
     def embed(
@@ -39,7 +48,7 @@ class CpuBackend:
         return _placed(_norm(summed, tables.norm), out)
 
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
-        return _placed(F.linear(x, layer.weight, layer.bias), out)
+        return _placed(cpu_products.linear(x, layer.weight, layer.bias), out)
 
     def dense_residual_norm(
         self,
@@ -49,7 +58,8 @@ class CpuBackend:
         norm: Norm,
         out: Tensor | None = None,
     ) -> Tensor:
-        return _placed(_norm(F.linear(x, layer.weight, layer.bias).add_(residual), norm), out)
+        summed = cpu_products.linear_add(x, layer.weight, layer.bias, residual)
+        return _placed(_norm(summed, norm), out)
 
     def feed_forward(
         self,
@@ -61,7 +71,7 @@ class CpuBackend:
         inner: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        wide = ACTIVATIONS[activation](F.linear(x, mlp_in.weight, mlp_in.bias))
+        wide = cpu_products.linear_activation(x, mlp_in.weight, mlp_in.bias, activation)
         return self.dense_residual_norm(wide, mlp_out, x, norm, out=out)
 
     def attention(
