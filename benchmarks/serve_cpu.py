@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -28,7 +29,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class Service:
 
 def main() -> int:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the services would be left behind
     python = sys.executable if given.rivals_venv is None else f"{given.rivals_venv}/bin/python"
     skipped = {name: why for name in RIVALS if (why := why_not(RIVALS[name], python))}
     for name, why in skipped.items():
@@ -210,6 +212,7 @@ def started_rival(
             stderr=err,
             env=environment,
             cwd=scratch,
+            start_new_session=True,
         )
     try:
         yield StartedRival(process, f"http://127.0.0.1:{port}", rival.route, said, errors)
@@ -223,12 +226,13 @@ def free_port() -> int:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
+    """End it and its children; what does not end by itself is killed."""
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def one_round(
