@@ -25,8 +25,8 @@ def head_layer(
     """activation(x weight^T + bias) in float32, or without activation: float32 (N, F).
 
     x (N, D) in any type, weight (F, D) and bias (F,) float32. Bytes moved: 4 F D
-    a sequence, from L2 after the first. Half types multiply in two parts of a
-    weight (``_head_product``); many sequences in float32 are the library's product.
+    a sequence, from L2 after the first. Many sequences of a half type multiply on the
+    tensor cores (``_head_product``), and in float32 by the library's product.
     """
     count, width = x.shape[0], weight.shape[0]
     kind = None if activation is None else KINDS[activation]
@@ -136,11 +136,7 @@ def _head_product(
     KIND: tl.constexpr, WIDTH: tl.constexpr, HIDDEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """float32's accuracy from two TF32 products.
-
-    A half type's numbers are TF32 numbers. A weight's leading 11 bits are one
-    too, and so, but for its last two bits, is what is left of it.
-    """
+    """float32's accuracy from three TF32 products: a number is one of TF32 and a remainder."""
     follow(OVERLAP)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -152,9 +148,7 @@ def _head_product(
         inside = (steps + k < HIDDEN) | (HIDDEN % DEPTH == 0)
         a = tl.load(xs + k, inside[None, :], 0.0).to(tl.float32)
         w = tl.load(weights + k, inside[:, None], 0.0)
-        leading = (w.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
-        h = tl.dot(a, w - leading, h, input_precision="tf32")
-        h = tl.dot(a, leading, h, input_precision="tf32")
+        h = tl.dot(a, w, h, input_precision="tf32x3")
     present = columns < WIDTH
     h += tl.load(bias + columns, present, 0.0)[None, :]
     if KIND is not None:
