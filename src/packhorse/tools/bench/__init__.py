@@ -3,14 +3,23 @@
 ladder  every rung from the naive loop to the whole library, on one machine in one run
 serve   a server under load, as its clients see it
 gpu     what a GPU reaches by itself, beside what is left of it end to end
+ladder    every rung from the naive loop to the whole library, on one machine in one run
+gpu       what a GPU reaches by itself, beside what is left of it end to end
+fidelity  how far logits are from Transformers', by family, problem, device and type
 """
 
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
-from packhorse.tools.bench.arguments import add_gpu_arguments, add_ladder_arguments
+from packhorse.errors import ConfigError
+from packhorse.tools.bench.arguments import (
+    add_fidelity_arguments,
+    add_gpu_arguments,
+    add_ladder_arguments,
+)
 from packhorse.tools.bench.serve import arguments as serve_arguments
 
 __all__ = ["add_arguments", "run"]
@@ -27,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     serve_arguments.add_arguments(serve)
     gpu = benches.add_parser("gpu", help="the GPU by itself", description=__doc__)
     add_gpu_arguments(gpu)
+    fidelity = benches.add_parser(
+        "fidelity", help="logits beside Transformers'", description=__doc__
+    )
+    add_fidelity_arguments(fidelity)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         from packhorse.tools.bench.serve import command
 
         return command.run(arguments)
+    if arguments.bench == "fidelity":
+        return _fidelity(arguments)
     from packhorse.tools.bench import commands
 
     if arguments.bench == "gpu":
@@ -45,3 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.render is not None:
         return commands.render(Path(arguments.render), arguments)
     return commands.ladder(arguments)
+
+
+def _fidelity(arguments: argparse.Namespace) -> int:
+    if find_spec("transformers") is None:
+        raise ConfigError("bench fidelity compares with Transformers: pip install transformers")
+    from packhorse.tools.bench.fidelity.command import fidelity
+
+    return fidelity(arguments)

@@ -52,6 +52,19 @@ def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=_positive, default=5)
 
 
+def add_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of ``bench fidelity``."""
+    parser.add_argument("--families", help="only these, separated by commas; all without it")
+    parser.add_argument("--problems", help="only these, separated by commas; all without it")
+    parser.add_argument("--texts", type=_positive, default=1024, help="(default: %(default)s)")
+    parser.add_argument(
+        "--device",
+        default=AUTO,
+        help="cpu, cuda or cuda:N; auto: the CPU, and a GPU where there is one",
+    )
+    _add_recorded(parser)
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default="bert-base", help="a shape or a folder (default: %(default)s)"
@@ -63,7 +76,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         choices=(AUTO, "float32", "float16", "bfloat16"),
         help="the half type; auto: float16 on a GPU, bfloat16 on a CPU that multiplies it",
     )
-    parser.add_argument("--threads", type=_positive, help="of a CPU rung; all cores without it")
+    _add_recorded(parser)
+
+
+def _add_recorded(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=_positive, help="on a CPU; all cores without it")
     parser.add_argument("--reviews", type=Path, default=REVIEWS, metavar="FILE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     parser.add_argument("--commit", help="what to record where the sources are no git checkout")

@@ -51,11 +51,16 @@ def run(plan: Plan) -> Ladder:
 
 def description(plan: Plan) -> Run:
     """When and how, on what and with what: for the record."""
+    return run_now(plan.threads, plan.commit)
+
+
+def run_now(threads: int, commit: str | None = None) -> Run:
+    """The same for what has no plan; ``commit`` is for sources that are no git checkout."""
     return Run(
         date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=machine.command_line(),
-        commit=machine.commit() or plan.commit,
-        machine=machine.description(plan.threads),
+        commit=machine.commit() or commit,
+        machine=machine.description(threads),
         versions=machine.versions(),
     )
 

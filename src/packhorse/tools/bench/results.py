@@ -160,8 +160,8 @@ class GpuNumbers:
     details: dict[str, Any]
 
 
-def write(results: Ladder | GpuNumbers, path: Path) -> None:
-    """The JSON file, indented."""
+def write(results: Any, path: Path) -> None:
+    """One of the files, whose classes are here and in ``fidelity.lines``, as JSON, indented."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
