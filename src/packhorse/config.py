@@ -46,7 +46,7 @@ OPTIMISATIONS = {
     "prepacked-weights": "weights are laid out once as oneDNN reads them (CPU)",
     "streams": "threads run batches of their own, and do not share each operation (CPU)",
     "allocator": "memory that was freed is kept in the process (CPU, glibc)",
-    "fast-tokenizer": "nanotoken in place of tokenizers",
+    "fast-tokenizer": "nanotoken or gigatoken in place of tokenizers",
     "overlap": "texts are tokenised and batches formed while the device works",
     "dedup": "equal texts in flight are computed once (server)",
 }
@@ -103,7 +103,7 @@ class ModelOptions:
     tokenizer: str = option(
         AUTO,
         "Which library tokenises. auto: the fast one where it gives the ids of `tokenizers`.",
-        choices=(AUTO, "nanotoken", "tokenizers"),
+        choices=(AUTO, "nanotoken", "gigatoken", "tokenizers"),
     )
 
 
@@ -351,7 +351,7 @@ def _all_keys(network: NetworkOptions) -> tuple[str, ...]:
 
 
 def tokenizer_choice(config: Config) -> str:
-    """auto, nanotoken or tokenizers: what was asked for, less what is switched off."""
+    """auto, nanotoken, gigatoken or tokenizers: what was asked for, less what is switched off."""
     return "tokenizers" if "fast-tokenizer" in config.engine.without else config.model.tokenizer
 
 

@@ -31,7 +31,7 @@ from packhorse.errors import SERVED_ERRORS, RequestError, ValidationError
 from packhorse.hardware import detect
 from packhorse.postprocess import scores_of
 from packhorse.request import Answer, Float32Array, Sequences, TextOrPair
-from packhorse.tokenizing.backends import BackendChoice
+from packhorse.tokenizing.choice import BackendChoice
 from packhorse.tokenizing.safe_cuts import Direction
 from packhorse.tokenizing.tokenizer import Tokenizer
 
@@ -164,7 +164,7 @@ class _Base:
     task        auto, classify, rerank, token_classify or embed; auto: what the model was made for
     pooling     auto, cls, mean, max, mean_sqrt_len, weighted_mean or last, where texts are embedded
     revision, token, offline, cache_dir   of the hub
-    tokenizer   auto, nanotoken or tokenizers
+    tokenizer   auto, nanotoken, gigatoken or tokenizers
     threads     of the CPU engine; None for the container's quota
     max_batch_tokens, max_batch_time      bounds of a batch; time in ms, None for no bound
     without     names of optimisations to switch off (``config.OPTIMISATIONS``), for comparison

@@ -134,7 +134,7 @@ def test_a_boolean_of_the_file(tmp_path: Path) -> None:
         ("max_batch_time", "inf", "expected a number above 0"),
         ("max_batch_time", "slow", "expected a number above 0"),
         ("dtype", "int8", "--dtype: 'int8' is not one of auto, float32, float16, bfloat16"),
-        ("tokenizer", "slow", "is not one of auto, nanotoken, tokenizers"),
+        ("tokenizer", "slow", "is not one of auto, nanotoken, gigatoken, tokenizers"),
         ("log_level", "loud", "is not one of debug, info"),
     ],
 )

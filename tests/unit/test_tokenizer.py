@@ -22,6 +22,7 @@ from tests.tiny_tokenizers import BUILDERS, WORDS, byte_level, fuzzed_texts, sav
 LIMIT = 16
 BACKENDS = {
     "nanotoken": ("word_piece", "word_piece_cased"),
+    "gigatoken": ("byte_level",),
     "tokenizers": ("word_piece", "word_piece_cased", "byte_level", "unigram"),
 }
 EVERY = [(backend, kind) for backend, kinds in BACKENDS.items() for kind in kinds]
@@ -475,7 +476,7 @@ def test_too_long_without_truncation_names_index_length_and_limit(
 
 def test_it_imports_neither_torch_nor_an_http_server() -> None:
     code = (
-        "import sys, packhorse.tokenizing.tokenizer, nanotoken\n"
+        "import sys, packhorse.tokenizing.tokenizer, nanotoken, gigatoken.gigatoken_rs\n"
         "bad = {'torch', 'transformers', 'starlette', 'uvicorn', 'httpx', 'requests'}\n"
         "assert not bad & set(sys.modules), bad & set(sys.modules)\n"
     )

@@ -1,5 +1,6 @@
 """Which library serves, when that changes, and what threads and forks may do to it."""
 
+import json
 import logging
 import os
 import subprocess
@@ -12,10 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
-from packhorse import tokenizer_backends
-from packhorse.errors import ConfigError, InternalError, ValidationError
+from packhorse.errors import (
+    CheckpointError,
+    ConfigError,
+    InternalError,
+    TokenizationError,
+    ValidationError,
+)
 from packhorse.request import TextOrPair
+from packhorse.tokenizing import backends as backends_module
 from packhorse.tokenizing.backends import (
     Backend,
     NanotokenBackend,
@@ -23,9 +31,14 @@ from packhorse.tokenizing.backends import (
     TokenizersBackend,
     may_use_threads,
 )
+from packhorse.tokenizing.choice import FAST, chosen_backend, first_difference
+from packhorse.tokenizing.gigatoken_backend import FEW, MOST_CHARACTERS, GigatokenBackend
 from packhorse.tokenizing.probes import probes
 from packhorse.tokenizing.tokenizer import Tokenizer
 from tests.tiny_tokenizers import BUILDERS, fuzzed_texts, saved, word_piece
+
+KIND_FOR = {"nanotoken": "word_piece", "gigatoken": "byte_level", "tokenizers": "word_piece"}
+"""What each library is tried on."""
 
 
 def loaded(folder: Path, kind: str = "word_piece", **options: object) -> Tokenizer:
@@ -81,13 +94,92 @@ def test_nanotoken_serves_where_it_gives_the_ids_of_the_reference(
     assert f"tokenizer: nanotoken serves: {tokenizer.backend_reason}" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["byte_level", "unigram"])
-def test_tokenizers_serves_what_nanotoken_does_not_know(tmp_path: Path, kind: str) -> None:
-    tokenizer = loaded(tmp_path, kind)
+def test_gigatoken_serves_byte_level_bpe_where_it_gives_the_ids_of_the_reference(
+    tmp_path: Path,
+) -> None:
+    tokenizer = loaded(tmp_path, "byte_level")
+    assert tokenizer.backend == "gigatoken"
+    assert "it gives the ids of tokenizers for" in tokenizer.backend_reason
+
+
+def test_tokenizers_serves_what_no_fast_library_knows(tmp_path: Path) -> None:
+    tokenizer = loaded(tmp_path, "unigram")
     assert tokenizer.backend == "tokenizers"
-    assert tokenizer.backend_reason.startswith("nanotoken does not support this tokenizer: ")
-    with pytest.raises(ConfigError, match="nanotoken cannot serve this model: nanotoken does not"):
-        loaded(tmp_path, kind, backend="nanotoken")
+    assert tokenizer.backend_reason == "no fast library tokenises Unigram"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("byte_level", "nanotoken"),
+        ("unigram", "nanotoken"),
+        ("unigram", "gigatoken"),
+        ("word_piece", "gigatoken"),
+    ],
+)
+def test_a_library_asked_for_by_name_that_cannot_serve_is_an_error(
+    tmp_path: Path, kind: str, wanted: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{wanted} cannot serve this model: {wanted} does not"):
+        loaded(tmp_path, kind, backend=wanted)
+
+
+@pytest.mark.parametrize("kind", [*BUILDERS, "word_level"])
+def test_old_files_that_do_not_name_their_kind_are_served(kind: str) -> None:
+    """Before tokenizers 0.6 a model had no type: it is told by what the model holds."""
+    if kind == "word_level":
+        library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, "[UNK]"))
+    else:
+        library = BUILDERS[kind]()
+    content = json.loads(library.to_str())
+    del content["model"]["type"]
+    try:
+        reference = TokenizersBackend(json.dumps(content))
+    except CheckpointError:
+        pytest.skip(f"today's tokenizers does not read {kind} without a type either")
+    backend, reason = chosen_backend("auto", json.dumps(content), reference, None)
+    assert backend.name in ("tokenizers", *FAST.values())
+    assert reason
+
+
+def test_gigatoken_gives_the_same_rows_for_few_texts_for_many_and_for_huge_ones() -> None:
+    reference = TokenizersBackend(BUILDERS["byte_level"]().to_str())
+    backend = GigatokenBackend(reference.library.to_str(), reference)
+    texts = list(fuzzed_texts(3 * FEW, seed=31))
+    texts[FEW] = "good film " * (MOST_CHARACTERS // 100)  # a matrix of its own
+    for some in (texts, texts[: FEW - 1], texts[:FEW], [""], []):
+        for special in (True, False):
+            ours, theirs = backend.rows(some, special), reference.rows(some, special)
+            assert np.array_equal(ours.ids, theirs.ids)
+            assert np.array_equal(ours.bounds, theirs.bounds)
+            assert (ours.ids.dtype, ours.bounds.dtype) == (np.int32, np.int32)
+
+
+def test_a_text_of_half_a_surrogate_is_refused_by_gigatoken_too(tmp_path: Path) -> None:
+    tokenizer = loaded(tmp_path, "byte_level")
+    with pytest.raises(TokenizationError, match=r"inputs\[1\] is not Unicode text"):
+        tokenizer.encode(["a", "\ud800"])
+    assert tokenizer.backend == "gigatoken"
+
+
+@pytest.mark.parametrize("kind", ["word_piece", "word_piece_cased", "byte_level"])
+def test_a_slice_of_fuzzed_texts_gets_the_ids_of_the_reference(kind: str) -> None:
+    assert_equal_on_fuzzed_texts(kind, 1500)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["word_piece", "word_piece_cased", "byte_level"])
+def test_20_000_fuzzed_texts_get_the_ids_of_the_reference(kind: str) -> None:
+    assert_equal_on_fuzzed_texts(kind, 20_000)
+
+
+def assert_equal_on_fuzzed_texts(kind: str, count: int) -> None:
+    text = BUILDERS[kind]().to_str()
+    reference = TokenizersBackend(text)
+    backend, reason = chosen_backend("auto", text, reference, None)
+    assert backend.name in FAST.values(), reason
+    texts = fuzzed_texts(count, seed=count)
+    assert first_difference(backend, reference, texts) is None
 
 
 def test_tokenizers_serves_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -104,6 +196,11 @@ def test_tokenizers_serves_where_nanotoken_is_not_installed(
     assert tokenizer.backend == "tokenizers"
     with pytest.raises(ConfigError, match="not installed"):
         loaded(tmp_path, backend="nanotoken")
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    monkeypatch.setitem(sys.modules, "gigatoken.gigatoken_rs", None)
+    tokenizer = loaded(tmp_path, "byte_level")
+    assert tokenizer.backend_reason == ("gigatoken is not installed: pip install 'packhorse[bpe]'")
+    assert tokenizer.backend == "tokenizers"
 
 
 def test_tokenizers_serves_where_nanotoken_gives_other_ids(
@@ -227,11 +324,11 @@ def test_an_interrupt_is_no_failure_of_the_library(tmp_path: Path) -> None:
 # Threads and processes.
 
 
-@pytest.mark.parametrize("backend", ["nanotoken", "tokenizers"])
+@pytest.mark.parametrize("backend", ["nanotoken", "gigatoken", "tokenizers"])
 def test_threads_with_other_truncations_do_not_disturb_each_other(
     tmp_path: Path, backend: str
 ) -> None:
-    tokenizer = loaded(tmp_path, backend=backend, shadow_share=0.01)
+    tokenizer = loaded(tmp_path, KIND_FOR[backend], backend=backend, shadow_share=0.01)
     texts = [text * 3 for text in fuzzed_texts(200, seed=21)]
     pairs = list(zip(texts[:50], texts[50:100], strict=True))
     calls: list[Callable[[], list[int]]] = [
@@ -248,7 +345,7 @@ def test_threads_with_other_truncations_do_not_disturb_each_other(
     assert tokenizer.shadow_differences == 0
 
 
-@pytest.mark.parametrize("backend", ["nanotoken", "tokenizers"])
+@pytest.mark.parametrize("backend", ["nanotoken", "gigatoken", "tokenizers"])
 @pytest.mark.parametrize(
     ("setting", "parallel"), [(None, None), (None, True), ("true", True), ("false", True)]
 )
@@ -260,9 +357,10 @@ def test_a_forked_child_answers_a_batch_after_its_parent_used_the_pool(
         import os, signal, sys
         from pathlib import Path
         from packhorse.tokenizing.tokenizer import Tokenizer
-        from tests.tiny_tokenizers import saved, word_piece
+        from tests.tiny_tokenizers import BUILDERS, saved
+        library = BUILDERS[{KIND_FOR[backend]!r}]()
         tokenizer = Tokenizer.load(
-            saved(word_piece(), Path({str(tmp_path)!r})), backend={backend!r}, parallel={parallel}
+            saved(library, Path({str(tmp_path)!r})), backend={backend!r}, parallel={parallel}
         )
         texts = ["good film " * 90] * {many}
         before = tokenizer.encode(texts).input_ids.tolist()
@@ -300,7 +398,7 @@ def test_who_may_use_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.parent_process", lambda: object())
     assert not may_use_threads(None)
     assert may_use_threads(True)
-    monkeypatch.setattr(tokenizer_backends, "_IMPORTED_IN", -1)
+    monkeypatch.setattr(backends_module, "_IMPORTED_IN", -1)
     assert not may_use_threads(True)
 
 

@@ -35,7 +35,7 @@ from packhorse.server.response_cache import ResponseCache
 from packhorse.server.service import Service
 from packhorse.server.sharing import Sharing
 from packhorse.server.tls import Tls, tls_of
-from packhorse.tokenizing.backends import BackendChoice
+from packhorse.tokenizing.choice import BackendChoice
 from packhorse.tokenizing.tokenizer import Tokenizer
 from packhorse.tracing import Tracing
 

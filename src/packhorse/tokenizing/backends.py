@@ -1,7 +1,8 @@
-"""The two libraries that turn text into ids, behind one method, and how they are compared.
+"""The libraries that turn text into ids, behind one method.
 
-``tokenizers`` is the reference: whatever it says is right. ``nanotoken`` is a
-hundred times faster, young, and knows WordPiece only. Neither truncates here.
+``tokenizers`` is the reference: whatever it says is right. ``nanotoken`` (for
+WordPiece) and ``gigatoken`` (for BPE) are many times faster and young. None
+truncates here.
 """
 
 from __future__ import annotations
@@ -10,18 +11,14 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from itertools import chain
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from packhorse.errors import CheckpointError, ConfigError
+from packhorse.errors import CheckpointError
 from packhorse.request import Int32Array, bounds_of
-from packhorse.tokenizing.probes import probes
-
-BackendChoice = Literal["auto", "nanotoken", "tokenizers"]
-"""auto: nanotoken if it gives the ids of `tokenizers` for every probe, else `tokenizers`."""
 
 _IMPORTED_IN = os.getpid()
 
@@ -153,53 +150,3 @@ def may_use_threads(parallel: bool | None) -> bool:
 def pool_is_off() -> bool:
     """Whether `tokenizers` is told to use no thread pool, so that a batch is safe after a fork."""
     return os.environ.get("TOKENIZERS_PARALLELISM", "on").lower() in _OFF
-
-
-def first_difference(candidate: Backend, reference: Backend, texts: Sequence[str]) -> int | None:
-    """The first text to which the two give other ids, with or without special tokens.
-
-    Raises LibraryFaultError when one of them fails.
-    """
-    for special in (True, False):
-        ours, theirs = rows_of(candidate, texts, special), rows_of(reference, texts, special)
-        for i in range(len(texts)):
-            a = ours.ids[ours.bounds[i] : ours.bounds[i + 1]]
-            b = theirs.ids[theirs.bounds[i] : theirs.bounds[i + 1]]
-            if not np.array_equal(a, b):
-                return i
-    return None
-
-
-def chosen_backend(
-    wanted: BackendChoice, text: str, reference: TokenizersBackend, parallel: bool | None
-) -> tuple[Backend, str]:
-    """The library that shall serve a tokenizer.json, and why.
-
-    Raises ConfigError when nanotoken is wanted by name and cannot serve it.
-    """
-    if wanted == "tokenizers":
-        return reference, "it was asked for"
-    candidate, reason = _nanotoken(text, reference, parallel)
-    if candidate is None and wanted == "nanotoken":
-        raise ConfigError(f"nanotoken cannot serve this model: {reason}; choose auto or tokenizers")
-    return candidate or reference, reason
-
-
-def _nanotoken(
-    text: str, reference: TokenizersBackend, parallel: bool | None
-) -> tuple[Backend | None, str]:
-    """nanotoken, if it can be had and agrees with the reference on every probe; and why (not)."""
-    try:
-        candidate = NanotokenBackend(text, parallel)
-    except ImportError:
-        return None, "nanotoken is not installed"
-    except Exception as error:
-        return None, f"nanotoken does not support this tokenizer: {error}"
-    texts = probes(reference.library)
-    try:
-        different = first_difference(candidate, reference, texts)
-    except LibraryFaultError as fault:
-        return None, f"comparing nanotoken with tokenizers failed: {fault}"
-    if different is not None:
-        return None, f"nanotoken gives other ids for {ascii(texts[different])[:80]}"
-    return candidate, f"it gives the ids of tokenizers for {len(texts)} probes"

@@ -1,8 +1,8 @@
 """Text in, packed ids out: the tokenizer of one checkpoint.
 
-Nothing here makes a Python object for each text: nanotoken returns the packed
-layout, and the rest is a few array operations a batch. Where nanotoken cannot
-be trusted with a checkpoint `tokenizers` serves, about a hundred times slower.
+Nothing here makes a Python object for each text: the fast libraries return
+arrays, and the rest is a few array operations a batch. Where neither can be
+trusted with a checkpoint `tokenizers` serves, many times slower.
 
 A tokenizer may be used from several threads, and after a fork (see
 ``may_use_threads``). It imports neither torch nor an HTTP server.
@@ -35,11 +35,10 @@ from packhorse.errors import (
 from packhorse.request import BoolArray, Int32Array, Sequences, TextOrPair, concatenate
 from packhorse.tokenizing.backends import (
     Backend,
-    BackendChoice,
     LibraryFaultError,
     TokenizersBackend,
-    chosen_backend,
 )
+from packhorse.tokenizing.choice import BackendChoice, chosen_backend
 from packhorse.tokenizing.safe_cuts import Direction, safe_cuts
 from packhorse.tokenizing.special_tokens import pair_layout, text_layout
 from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first
@@ -95,19 +94,20 @@ class Tokenizer:
     ) -> Tokenizer:
         """The tokenizer of a checkpoint, from its tokenizer.json.
 
-        backend       auto: nanotoken if it gives the ids of `tokenizers` to about 200 probes,
-                      else `tokenizers`
+        backend       auto: nanotoken (WordPiece) or gigatoken (BPE) if it gives the ids of
+                      `tokenizers` to about 200 probes, else `tokenizers`
         parallel      whether a library may use its thread pool; None: yes, except in a worker
                       of ``multiprocessing``. In a forked child it never does.
         shadow_share  the share of texts, 0 to 1, to encode again with `tokenizers` and compare;
                       the first difference makes `tokenizers` serve from then on
 
         Raises CheckpointError when the file is missing, broken, or leaves no
-        room for text; ConfigError for an option that is wrong, nanotoken where
-        it cannot serve included.
+        room for text; ConfigError for an option that is wrong, a fast library
+        where it cannot serve included.
         """
         if backend not in get_args(BackendChoice):
-            raise ConfigError(f"tokenizer {backend!r} must be auto, nanotoken or tokenizers")
+            known = ", ".join(get_args(BackendChoice))
+            raise ConfigError(f"tokenizer {backend!r} is not one of {known}")
         if not 0.0 <= shadow_share <= 1.0:
             raise ConfigError(f"shadow_share {shadow_share} must be from 0 to 1")
         text = _read(checkpoint.tokenizer_file)
@@ -118,7 +118,7 @@ class Tokenizer:
 
     @property
     def backend(self) -> str:
-        """The library that serves: nanotoken or tokenizers."""
+        """The library that serves: nanotoken, gigatoken or tokenizers."""
         return self._serving.name
 
     @property
@@ -170,7 +170,7 @@ class Tokenizer:
             self._fall_back(str(fault))
             return sequences
         if self._shadow_share > 0 and self._differs(batch, sequences):
-            self._fall_back("nanotoken gave other ids for a text while serving")
+            self._fall_back(f"{serving.name} gave other ids for a text while serving")
             return self._sequences(self._reference, batch)
         return sequences
 
@@ -182,7 +182,8 @@ class Tokenizer:
             i for i in drawn if not self._confirmed(batch.only(i), sequences.slice(i, i + 1))
         ]
         for i in different:
-            log.warning("nanotoken and tokenizers differ on %s", _fingerprint(batch.inputs[i]))
+            which = _fingerprint(batch.inputs[i])
+            log.warning("%s and tokenizers differ on %s", self._serving.name, which)
         with self._lock:
             self.shadow_checked += len(drawn)
             self.shadow_differences += len(different)

@@ -14,7 +14,7 @@ from packhorse.config import Config, as_dict, resolve, tokenizer_choice
 from packhorse.hardware import Hardware, detect
 from packhorse.tools.option_flags import add_model_argument, add_settings, read_settings
 
-_LIBRARIES = ("torch", "triton", "nanotoken", "tokenizers", "numpy", "pyarrow")
+_LIBRARIES = ("torch", "triton", "nanotoken", "gigatoken", "tokenizers", "numpy", "pyarrow")
 
 _TELLING_FEATURES = (
     "avx2",

@@ -18,6 +18,7 @@ LIBRARIES = (
     "transformers",
     "tokenizers",
     "nanotoken",
+    "gigatoken",
     "numpy",
     "triton",
     "safetensors",

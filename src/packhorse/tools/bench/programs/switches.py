@@ -20,7 +20,7 @@ from packhorse.models.load import load_encoder
 from packhorse.tools.bench.programs import Place
 
 FIRST_TOKEN_ONLY = "first-token-only"  # a last layer that computes what is read
-FAST_TOKENIZER = "fast-tokenizer"  # nanotoken in place of `tokenizers`
+FAST_TOKENIZER = "fast-tokenizer"  # nanotoken or gigatoken in place of `tokenizers`
 OVERLAP = "overlap"  # tokenising and forming batches while the device works
 FUSED_KERNELS = "fused-kernels"  # Triton's in place of their twins in PyTorch; GPU
 GRAPHS = "graphs"  # captured forward passes; GPU, and only over fused kernels
