@@ -210,7 +210,8 @@ def test_tokenizers_serves_where_nanotoken_gives_other_ids(
 
     def wrong(self: NanotokenBackend, texts: Sequence[str], special: bool) -> Rows:
         rows = right(self, texts, special)
-        rows.ids[rows.bounds[texts.index("[sep]")]] += 1 - special
+        if "[sep]" in texts:
+            rows.ids[rows.bounds[texts.index("[sep]")]] += 1 - special
         return rows
 
     monkeypatch.setattr(NanotokenBackend, "rows", wrong)

@@ -12,16 +12,20 @@ import pytest
 import tokenizers
 from numpy.typing import NDArray
 
-from packhorse.tokenizing import truncation
 from packhorse.errors import ValidationError
 from packhorse.request import Int32Array, TextOrPair
+from packhorse.tokenizing import truncation
 from packhorse.tokenizing.backends import Backend, Rows
 from packhorse.tokenizing.tokenizer import Direction, Tokenizer
 from packhorse.tokenizing.truncation import longest_first
 from tests.tiny_tokenizers import BUILDERS, WORDS, fuzzed_texts, saved
 
 DIRECTIONS: tuple[Direction, ...] = ("right", "left")
-EVERY = [("nanotoken", "word_piece"), ("gigatoken", "byte_level"), *(("tokenizers", kind) for kind in BUILDERS)]
+EVERY = [
+    ("nanotoken", "word_piece"),
+    ("gigatoken", "byte_level"),
+    *(("tokenizers", kind) for kind in BUILDERS),
+]
 
 
 @functools.cache

@@ -1,9 +1,7 @@
 """``packhorse bench``: how fast, how much of what the device can do, and by which optimisation.
 
-ladder  every rung from the naive loop to the whole library, on one machine in one run
-serve   a server under load, as its clients see it
-gpu     what a GPU reaches by itself, beside what is left of it end to end
 ladder    every rung from the naive loop to the whole library, on one machine in one run
+serve     a server under load, as its clients see it
 gpu       what a GPU reaches by itself, beside what is left of it end to end
 fidelity  how far logits are from Transformers', by family, problem, device and type
 """
