@@ -23,7 +23,7 @@ from packhorse.tools.bench.fidelity.subjects import PROBLEMS, Subject
 from packhorse.tools.bench.fidelity.transformers_side import Rows, answers, tokenised
 from packhorse.tools.bench.workloads import distinct_reviews
 
-LONGEST = 64
+LONGEST = 40
 """Tokens in the longest text; a pair has up to twice as many."""
 
 BATCH_TOKENS = 1024
@@ -79,6 +79,7 @@ class Bench:
             folder,
             device=self.device,
             dtype=dtype,
+            task=subject.problem.task,
             threads=self.threads,
             max_batch_tokens=BATCH_TOKENS,
         ) as encoder:

@@ -10,15 +10,16 @@ from torch import Tensor
 
 from packhorse import Encoder
 from packhorse.errors import ConfigError
-from packhorse.families import CLASSIFY, FAMILIES
+from packhorse.families import FAMILIES
 from packhorse.request import Float32Array, Sequences
+from packhorse.tasks import Task
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One kind of question to a model.
 
-    task      what the model is for, as in ``Family.architectures``
+    task      what the model is loaded for
     settings  keys of the checkpoint's config
     pairs     whether inputs are pairs of texts
     theirs    from the answer of Transformers' model to what is compared: (texts, width)
@@ -26,7 +27,7 @@ class Problem:
     """
 
     name: str
-    task: str
+    task: Task
     settings: dict[str, Any] = field(default_factory=dict)
     pairs: bool = False
     theirs: Callable[[Any], Tensor] = lambda answer: answer.logits
@@ -39,12 +40,14 @@ class Problem:
 
 
 PROBLEMS = (
-    Problem("single label", CLASSIFY, {"num_labels": 3}),
-    Problem("pairs", CLASSIFY, {"num_labels": 3}, pairs=True),
+    Problem("single label", Task.CLASSIFY, {"num_labels": 3}),
+    Problem("pairs", Task.CLASSIFY, {"num_labels": 3}, pairs=True),
     Problem(
-        "multi-label", CLASSIFY, {"num_labels": 4, "problem_type": "multi_label_classification"}
+        "multi-label",
+        Task.CLASSIFY,
+        {"num_labels": 4, "problem_type": "multi_label_classification"},
     ),
-    Problem("regression", CLASSIFY, {"num_labels": 1, "problem_type": "regression"}),
+    Problem("regression", Task.CLASSIFY, {"num_labels": 1, "problem_type": "regression"}),
 )
 
 
