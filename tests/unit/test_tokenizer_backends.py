@@ -378,7 +378,7 @@ def test_a_forked_child_answers_a_batch_after_its_parent_used_the_pool(
     root = Path(__file__).parents[2]
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=root, env=environment | {"PYTHONPATH": str(root)}, check=True, timeout=30,
+        cwd=root, env=environment | {"PYTHONPATH": f"{root}/src:{root}"}, check=True, timeout=30,
     )  # fmt: skip
 
 
