@@ -39,7 +39,7 @@ TRANSLATED = [
     ("README.md", "README.zh-CN.md"),
     *(
         (f"docs/{name}.md", f"docs/zh-CN/{name}.md")
-        for name in ("library", "server", "command-line", "benchmarks")
+        for name in ("library", "server", "command-line", "benchmarks", "exactness")
     ),
 ]
 
