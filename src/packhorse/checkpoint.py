@@ -91,6 +91,7 @@ class Checkpoint:
     ``max_length`` is in tokens, special tokens included.
     ``labels`` are in the order of the head's rows; the weights' shapes are held against them.
     A model that embeds has none, and ``sentence`` says how hidden states become a vector.
+    ``allow_pickle`` lets the weights be read from pytorch_model.bin.
     ``rerank_activation`` is what a score of RERANK goes through: sigmoid or identity.
     """
 
@@ -105,6 +106,7 @@ class Checkpoint:
     task: Task = Task.CLASSIFY
     sentence: SentenceModules | None = None
     rerank_activation: str = "sigmoid"
+    allow_pickle: bool = False
 
     @property
     def width(self) -> int:
@@ -129,13 +131,14 @@ def load_checkpoint(
     cache_dir: str | Path | None = None,
     task: Task | None = None,
     pooling: Pooling | None = None,
+    allow_pickle: bool = False,
 ) -> Checkpoint:
     """Fetch a model if need be, and read all of it but its weights.
 
     ``model`` is a folder, a name on the hub, or None for the demo model. ``task``
     is what the model shall do; None: what its files say that it was made for.
-    ``pooling`` overrules the folder's where texts are embedded. The other
-    arguments are those of ``hub.fetch``.
+    ``pooling`` overrules the folder's where texts are embedded; ``allow_pickle``
+    lets weights be read that are pickled. The other arguments are those of ``hub.fetch``.
 
     Raises CheckpointError for a file that is missing or broken, and for every
     value that is wrong or not served, with the file, the key and what is accepted.
@@ -143,7 +146,14 @@ def load_checkpoint(
     if model is None:
         folder, model_id = DEMO_MODEL, DEMO_MODEL_ID
     else:
-        folder = fetch(model, revision=revision, token=token, offline=offline, cache_dir=cache_dir)
+        folder = fetch(
+            model,
+            revision=revision,
+            token=token,
+            offline=offline,
+            cache_dir=cache_dir,
+            allow_pickle=allow_pickle,
+        )
         model_id = str(model)
     path = folder / "config.json"
     config = read_json(path)
@@ -171,6 +181,7 @@ def load_checkpoint(
         task=task,
         sentence=sentence,
         rerank_activation=rerank_activation(config, path) if task is Task.RERANK else "sigmoid",
+        allow_pickle=allow_pickle,
     )
     _check_tokenizer_file(checkpoint.tokenizer_file)
     return checkpoint

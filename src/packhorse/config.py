@@ -100,6 +100,11 @@ class ModelOptions:
         choices=(AUTO, "float32", "float16", "bfloat16"),
         tei=True,
     )
+    allow_pickle: bool = option(
+        False,
+        "Read pytorch_model.bin where a model has no safetensors: tensors only, no other objects.",
+        boolean,
+    )
     tokenizer: str = option(
         AUTO,
         "Which library tokenises. auto: the fast one where it gives the ids of `tokenizers`.",

@@ -21,6 +21,7 @@ def configured_checkpoint(config: Config) -> Checkpoint:
         cache_dir=model.huggingface_hub_cache,
         task=task_of(config),
         pooling=pooling_of(config),
+        allow_pickle=model.allow_pickle,
     )
 
 

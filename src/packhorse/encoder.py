@@ -164,6 +164,7 @@ class _Base:
     task        auto, classify, rerank, token_classify or embed; auto: what the model was made for
     pooling     auto, cls, mean, max, mean_sqrt_len, weighted_mean or last, where texts are embedded
     revision, token, offline, cache_dir   of the hub
+    allow_pickle  whether pytorch_model.bin may be read where there are no safetensors
     tokenizer   auto, nanotoken, gigatoken or tokenizers
     threads     of the CPU engine; None for the container's quota
     max_batch_tokens, max_batch_time      bounds of a batch; time in ms, None for no bound
@@ -184,6 +185,7 @@ class _Base:
         token: str | None = None,
         offline: bool = False,
         cache_dir: str | Path | None = None,
+        allow_pickle: bool = False,
         tokenizer: str = AUTO,
         threads: int | None = None,
         max_batch_tokens: int | None = None,
@@ -197,6 +199,7 @@ class _Base:
                 pooling=pooling,
                 device=device,
                 dtype=dtype,
+                allow_pickle=allow_pickle,
                 tokenizer=tokenizer,
             ),
             EngineOptions(
@@ -216,6 +219,7 @@ class _Base:
             cache_dir=cache_dir,
             task=task_of(config),
             pooling=pooling_of(config),
+            allow_pickle=config.model.allow_pickle,
         )
         self._loaded = _Loaded(config, checkpoint)
 

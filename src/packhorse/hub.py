@@ -1,7 +1,7 @@
 """From a model's name to a folder: a local one as it is, or a snapshot of the hub's.
 
 The hub's own environment variables hold: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HUB_CACHE, HF_TOKEN.
-Only files that are read are fetched, and no pickle ever is: unpickling runs code.
+Only files that are read are fetched, and no pickle unless that is allowed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ FETCHED = (
     "merges.txt",
     "*.model",  # SentencePiece
 )
+PICKLED = ("pytorch_model*.bin",)
+"""Fetched only where it is allowed, beside safetensors too if a model has both."""
+
 NOT_FETCHED = ("[!0-9]*/*",)
 """Folders of a repository hold other formats and training states, with files of the same names.
 Those that start with a number are the modules of sentence-transformers: 1_Pooling, 2_Dense."""
@@ -34,6 +37,7 @@ def fetch(
     token: str | None = None,
     offline: bool = False,
     cache_dir: str | Path | None = None,
+    allow_pickle: bool = False,
 ) -> Path:
     """The folder of a model, downloaded into the hub's cache if it is not there yet.
 
@@ -41,6 +45,7 @@ def fetch(
                a folder that exists goes before a name on the hub
     revision   branch, tag or commit on the hub; a local folder has none
     token      for private and gated models; None: what the hub's client finds by itself
+    allow_pickle   fetch pytorch_model.bin too
     offline    never ask the hub, use what its cache holds
 
     Raises CheckpointError, which says what to do, for whatever goes wrong.
@@ -58,7 +63,7 @@ def fetch(
             token=token or None,
             local_files_only=offline,
             cache_dir=cache_dir,
-            allow_patterns=list(FETCHED),
+            allow_patterns=[*FETCHED, *(PICKLED if allow_pickle else ())],
             ignore_patterns=list(NOT_FETCHED),
         )
     # The client lets through its own errors, its HTTP library's and the disk's: no base is common.

@@ -108,7 +108,10 @@ class Launch:
         Raises CheckpointError.
         """
         loaded = load_checkpoint(
-            Path(self.folder), task=task_of(self.config), pooling=pooling_of(self.config)
+            Path(self.folder),
+            task=task_of(self.config),
+            pooling=pooling_of(self.config),
+            allow_pickle=self.config.model.allow_pickle,
         )
         return replace(loaded, model_id=self.model_id, revision=self.revision)
 

@@ -372,10 +372,11 @@ def test_no_weights_say_what_is_missing(folder: Path) -> None:
     assert "pickle" not in message
 
 
-def test_pickle_is_never_opened(folder: Path) -> None:
+def test_pickle_is_not_opened_unless_it_is_allowed(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     message = failure(folder)
     assert "but pytorch_model.bin, which is pickle" in message
+    assert "--allow-pickle (allow_pickle=True)" in message
     assert "save_pretrained" in message
 
 

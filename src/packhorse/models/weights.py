@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: streamed from its safetensors files, held against what is expected.
+"""The tensors of a checkpoint: streamed from its files, held against what is expected.
 
 A tensor is mapped into memory, not read: it costs nothing until it is used.
 Nothing is ever filled with random numbers. A tensor that is missing, is not
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from packhorse.checkpoint import Checkpoint, read_json
 from packhorse.errors import CheckpointError
+from packhorse.models.pickled import PICKLED, PICKLED_FILES, unpickled
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,13 @@ def iterate(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
     Raises CheckpointError, with the file's name, when one is missing, broken,
     or does not hold what the index says.
     """
-    for path, listed in _files(checkpoint.folder).items():
+    for path, listed in _files(checkpoint.folder, checkpoint.allow_pickle).items():
+        if path.suffix == PICKLED:
+            tensors = unpickled(path)
+            if listed is not None:
+                _check_listing(path, tensors, listed)
+            yield from tensors.items()
+            continue
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 names = list(file.keys())
@@ -179,22 +186,28 @@ class _Faults:
         return hints
 
 
-def _files(folder: Path) -> dict[Path, frozenset[str] | None]:
+def _files(folder: Path, allow_pickle: bool) -> dict[Path, frozenset[str] | None]:
     """The files of the weights, to the names that the index lists for each (None without index).
 
-    A single file goes before shards, as in Transformers.
+    A single file goes before shards, and safetensors before pickle, as in Transformers.
     Raises CheckpointError when there is none, or a shard is missing.
     """
-    if (folder / SINGLE_FILE).is_file():
-        return {folder / SINGLE_FILE: None}
-    index = folder / INDEX_FILE
-    if not index.is_file():
-        raise CheckpointError(_no_weights(folder))
+    kinds = [(SINGLE_FILE, INDEX_FILE)] + ([PICKLED_FILES] if allow_pickle else [])
+    for single, shards in kinds:
+        if (folder / single).is_file():
+            return {folder / single: None}
+        if (folder / shards).is_file():
+            return _shards(folder, folder / shards)
+    raise CheckpointError(_no_weights(folder))
+
+
+def _shards(folder: Path, index: Path) -> dict[Path, frozenset[str] | None]:
+    """The files that an index names. Raises CheckpointError when one is missing."""
     names_by_shard = _names_by_shard(read_json(index).get("weight_map"), index)
     missing = [shard for shard in names_by_shard if not (folder / shard).is_file()]
     if missing:
         raise CheckpointError(
-            f"{folder}: shards that {INDEX_FILE} lists are missing: {some(missing)}"
+            f"{folder}: shards that {index.name} lists are missing: {some(missing)}"
         )
     return {folder / shard: frozenset(names) for shard, names in names_by_shard.items()}
 
@@ -228,7 +241,12 @@ def _check_listing(path: Path, names: Iterable[str], listed: frozenset[str]) -> 
 def _no_weights(folder: Path) -> str:
     """The message for a folder without safetensors files."""
     pickles = sorted(path.name for path in folder.glob("pytorch_model*.bin"))
-    found = f" but {some(pickles)}, which is pickle: reading it can run code" if pickles else ""
+    found = (
+        f" but {some(pickles)}, which is pickle: give --allow-pickle (allow_pickle=True) to have "
+        "its tensors read, and nothing else of it"
+        if pickles
+        else ""
+    )
     return (
         f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}{found}; if the weights are in "
         "another format, convert them with Transformers: AutoModelForSequenceClassification"
