@@ -1,161 +1,39 @@
-"""The library: a model in this process, for threads and for asyncio."""
+"""The library: a model in this process, for threads."""
 
 from __future__ import annotations
 
-import asyncio
 import math
-import threading
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
-import numpy as np
-import torch
+from numpy.typing import NDArray
 
-from packhorse.checkpoint import Checkpoint, load_checkpoint
+from packhorse import verbs
+from packhorse.checkpoint import load_checkpoint
 from packhorse.config import (
     AUTO,
     Config,
     EngineOptions,
     ModelOptions,
     resolve,
-    tokenizer_choice,
 )
 from packhorse.configured import pooling_of, task_of
-from packhorse.engine.engine import Engine
-from packhorse.engine.local import LocalEngine
-from packhorse.errors import SERVED_ERRORS, RequestError, ValidationError
+from packhorse.entities import Entity
 from packhorse.hardware import detect
-from packhorse.postprocess import scores_of
-from packhorse.request import Answer, Float32Array, Sequences, TextOrPair
-from packhorse.tokenizing.choice import BackendChoice
+from packhorse.loaded import Call, Loaded, joined
+from packhorse.request import Float32Array, Sequences, TextOrPair
 from packhorse.tokenizing.safe_cuts import Direction
-from packhorse.tokenizing.tokenizer import Tokenizer
+from packhorse.vectors import OutputType
+from packhorse.verbs import Classification as Classification
+from packhorse.verbs import Plan, RankedDocument, checked_inputs
+from packhorse.zero_shot import TEMPLATE
 
-FIRST_TEXTS, MOST_TEXTS = 2048, 8192
-"""How many texts are tokenised before the engine gets them. The first piece is small, so that the
-device begins soon, yet fills a GPU's batch; each next one is twice as large, and is tokenised while
-the device works."""
-
-
-@dataclass(frozen=True, slots=True)
-class Classification:
-    """One label of one input, and its score."""
-
-    label: str
-    score: float
+Result = TypeVar("Result")
 
 
-class _Call:
-    """One caller's pieces; another thread may give the call up while they are submitted."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Future[Answer]] = []
-        self._given_up = threading.Event()
-
-    @property
-    def given_up(self) -> bool:
-        return self._given_up.is_set()
-
-    def add(self, piece: Future[Answer]) -> None:
-        self.pieces.append(piece)
-        if self.given_up:  # after the append: either we see it here, or the other thread the piece
-            piece.cancel()
-
-    def give_up(self) -> None:
-        self._given_up.set()
-        for piece in list(self.pieces):
-            piece.cancel()
-
-
-class _Loaded:
-    """A checkpoint with its tokenizer and its engine: what both kinds of encoder share."""
-
-    def __init__(self, config: Config, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
-        self.overlap = "overlap" not in config.engine.without
-        backend = cast(BackendChoice, tokenizer_choice(config))
-        self.tokenizer = Tokenizer.load(checkpoint, backend=backend)
-        # A thread that asks torch for the first time gets the number that was set last, which
-        # would be the engine's: have the caller's thread ask before.
-        torch.get_num_threads()
-        self.engine = LocalEngine(
-            lambda: _warm(Engine.load(config, checkpoint, notify=True)),
-            checkpoint.width,
-            by_length=config.model.device == "cpu",
-        )
-
-    def submit(
-        self, inputs: Sequence[TextOrPair], truncate: bool, direction: Direction, call: _Call
-    ) -> list[Future[Answer]]:
-        """Tokenise in pieces, so that the engine works on one while the next is tokenised.
-
-        The futures of the pieces, in order; those of a call that is given up are cancelled.
-        """
-        self.engine.check()  # before tokenising, which takes time and, after a fork, threads
-        size = FIRST_TEXTS if self.overlap else max(1, len(inputs))
-        start = 0
-        try:
-            while start < len(inputs) and not call.given_up:
-                piece = inputs[start : start + size]
-                call.add(self.engine.submit(self._encoded(piece, inputs, truncate, direction)))
-                start += size
-                size = min(2 * size, MOST_TEXTS)
-        except BaseException:
-            call.give_up()
-            raise
-        return call.pieces
-
-    def _encoded(
-        self,
-        piece: Sequence[TextOrPair],
-        inputs: Sequence[TextOrPair],
-        truncate: bool,
-        direction: Direction,
-    ) -> Sequences:
-        try:
-            return self.tokenizer.encode(piece, truncate=truncate, direction=direction)
-        except RequestError:
-            # Once more with all of them, for the same error with the right index.
-            self.tokenizer.encode(inputs, truncate=truncate, direction=direction)
-            raise
-
-    def joined(self, answers: Sequence[Answer]) -> Float32Array:
-        """The logits of all pieces, float32 (N, labels).
-
-        Raises the error of the first row that failed, naming its index.
-        """
-        if not answers:
-            return np.empty((0, self.checkpoint.width), np.float32)
-        codes = np.concatenate([answer.codes for answer in answers])
-        if codes.any():
-            first = int(codes.argmax())
-            failed = SERVED_ERRORS[int(codes[first])]
-            raise failed(f"input {first} has no answer: {failed.__doc__}")
-        return np.concatenate([answer.values for answer in answers])
-
-    def scores(self, logits: Float32Array) -> Float32Array:
-        return scores_of(logits, self.checkpoint.problem_type)
-
-    def classified(
-        self, logits: Float32Array, top_k: int | None, raw_scores: bool
-    ) -> list[list[Classification]]:
-        """Labels with scores for each row, best first; all, or ``top_k`` of them."""
-        scores = logits if raw_scores else self.scores(logits)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
-        labels = self.checkpoint.labels
-        return [
-            [Classification(labels[i], score) for i, score in zip(row, values, strict=True)]
-            for row, values in zip(
-                order.tolist(), np.take_along_axis(scores, order, axis=1).tolist(), strict=True
-            )
-        ]
-
-
-class _Base:
+class Base:
     """Loading and closing, alike for both encoders.
 
     model       hub id or folder; None for the embedded demo model
@@ -221,12 +99,17 @@ class _Base:
             pooling=pooling_of(config),
             allow_pickle=config.model.allow_pickle,
         )
-        self._loaded = _Loaded(config, checkpoint)
+        self._loaded = Loaded(config, checkpoint)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels, in the checkpoint's order: the columns of ``predict_proba``."""
         return self._loaded.checkpoint.labels
+
+    @property
+    def task(self) -> str:
+        """What the model does: classify, rerank, token_classify or embed."""
+        return self._loaded.checkpoint.task.value
 
     @property
     def info(self) -> dict[str, Any]:
@@ -238,7 +121,7 @@ class _Base:
         }
 
 
-class Encoder(_Base):
+class Encoder(Base):
     """A model in this process; safe to use from several threads.
 
     >>> with Encoder() as encoder:
@@ -275,11 +158,13 @@ class Encoder(_Base):
         top_k       how many labels of each; None for all
         raw_scores  logits instead of probabilities
 
-        Raises ValidationError or TokenizationError naming the input at fault, and
-        NonFiniteOutputError when the model gives NaN or infinity for one.
+        Raises ValidationError or TokenizationError naming the input at fault, TaskError for
+        a model that does something else, and NonFiniteOutputError when the model gives NaN
+        or infinity for one.
         """
-        logits = self._logits(inputs, truncate, truncation_direction)
-        return self._loaded.classified(logits, _checked_top_k(top_k), raw_scores)
+        return self._run(
+            verbs.classify(self._loaded, inputs, top_k, raw_scores, truncate, truncation_direction)
+        )
 
     def predict_proba(
         self,
@@ -289,7 +174,126 @@ class Encoder(_Base):
         truncation_direction: Direction = "right",
     ) -> Float32Array:
         """Scores, float32 (n, labels), in the order of ``labels``. Errors as in ``classify``."""
-        return self._loaded.scores(self._logits(inputs, truncate, truncation_direction))
+        return self._run(verbs.probabilities(self._loaded, inputs, truncate, truncation_direction))
+
+    def zero_shot(
+        self,
+        texts: Iterable[str],
+        labels: Sequence[str],
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
+    ) -> list[list[Classification]]:
+        """For each text: labels of your own and their scores, best first.
+
+        hypothesis_template  a sentence with {} where a label is put
+        multi_label          each label by itself; else their scores add up to 1
+
+        Needs a model of natural-language inference: a classifier of pairs with a label that
+        begins with "entail". What is too long loses tokens of its longer half. Errors as in
+        ``classify``.
+        """
+        return self._run(
+            verbs.zero_shot(self._loaded, texts, labels, hypothesis_template, multi_label)
+        )
+
+    def rerank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        *,
+        raw_scores: bool = False,
+        truncate: bool = True,
+    ) -> list[RankedDocument]:
+        """The documents with their scores, those that answer the query best first.
+
+        top_k       how many of them; None for all
+        raw_scores  logits; else what the model's sentence-transformers settings put after
+                    them, the sigmoid if those say nothing
+
+        Needs a classifier with a single label. Errors as in ``classify``.
+        """
+        return self._run(verbs.rerank(self._loaded, query, documents, top_k, raw_scores, truncate))
+
+    def embed(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        output_type: OutputType = "float32",
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> NDArray[Any]:
+        """A vector for each text, (n, width), as sentence-transformers computes it.
+
+        prompt_name  which of the model's prompts goes before each text; None: its default
+        prompt       a text to put there instead
+        normalize    whether vectors have length 1; None: as the model's folder says
+        dimensions   the first so many numbers, which then are normalized again if they were
+        output_type  float32, float16, int8, uint8 (256 steps over -1 to 1), binary or ubinary
+                     (eight signs to a byte)
+
+        Errors as in ``classify``.
+        """
+        return self._run(
+            verbs.embed(
+                self._loaded,
+                texts,
+                prompt_name,
+                prompt,
+                normalize,
+                dimensions,
+                output_type,
+                truncate,
+                truncation_direction,
+            )
+        )
+
+    def embed_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool = True,
+    ) -> list[Float32Array]:
+        """Each text's last hidden states, float32 (tokens, hidden size), special tokens too."""
+        return self._run(verbs.embed_tokens(self._loaded, texts, prompt_name, truncate))
+
+    def similarity(
+        self,
+        first: Iterable[str],
+        second: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+    ) -> Float32Array:
+        """The cosine of every text of ``first`` with every one of ``second``, float32 (n, m)."""
+        return self._run(verbs.similarity(self._loaded, first, second, prompt_name))
+
+    def token_classify(
+        self,
+        texts: Iterable[str],
+        aggregation_strategy: str = "none",
+        *,
+        ignore_labels: Collection[str] = ("O",),
+        stride: int | None = None,
+        truncate: bool = True,
+    ) -> list[list[Entity]]:
+        """For each text: its entities in order, as Transformers' pipeline finds them.
+
+        aggregation_strategy  none (each token), simple, first, average or max
+        ignore_labels         labels of entities that are left out
+        stride                read a long text in windows that share so many tokens; None: cut it
+
+        Spans are code points and have no white space at their ends. Errors as in ``classify``.
+        """
+        return self._run(
+            verbs.token_classify(
+                self._loaded, texts, aggregation_strategy, ignore_labels, stride, truncate
+            )
+        )
 
     def encode(
         self,
@@ -300,96 +304,12 @@ class Encoder(_Base):
     ) -> Sequences:
         """The tokenised inputs, packed; ``truncated`` says which were cut."""
         return self._loaded.tokenizer.encode(
-            _checked_inputs(inputs), truncate=truncate, direction=truncation_direction
+            checked_inputs(inputs), truncate=truncate, direction=truncation_direction
         )
 
     def logits(self, sequences: Sequences) -> Float32Array:
-        """float32 (n, labels) of inputs that ``encode`` returned."""
-        return self._loaded.joined([self._loaded.engine.submit(sequences).result()])
+        """The model's output, float32 (n, labels) for a classifier, of what ``encode`` returned."""
+        return joined([self._loaded.engine.submit(sequences).result()]).values
 
-    def _logits(
-        self, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
-    ) -> Float32Array:
-        pieces = self._loaded.submit(_checked_inputs(inputs), truncate, direction, _Call())
-        return self._loaded.joined([piece.result() for piece in pieces])
-
-
-class AsyncEncoder(_Base):
-    """The same for asyncio: concurrent awaits share batches.
-
-    >>> async with AsyncEncoder() as encoder:                             # doctest: +SKIP
-    ...     await encoder.classify(["This product is amazing and I love it!"])
-    """
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Finish what was asked for, then free the device."""
-        await asyncio.to_thread(self._loaded.engine.close)
-
-    async def classify(
-        self,
-        inputs: Iterable[TextOrPair],
-        top_k: int | None = None,
-        raw_scores: bool = False,
-        *,
-        truncate: bool = True,
-        truncation_direction: Direction = "right",
-    ) -> list[list[Classification]]:
-        """As ``Encoder.classify``."""
-        logits = await self._logits(inputs, truncate, truncation_direction)
-        return self._loaded.classified(logits, _checked_top_k(top_k), raw_scores)
-
-    async def predict_proba(
-        self,
-        inputs: Iterable[TextOrPair],
-        *,
-        truncate: bool = True,
-        truncation_direction: Direction = "right",
-    ) -> Float32Array:
-        """As ``Encoder.predict_proba``."""
-        return self._loaded.scores(await self._logits(inputs, truncate, truncation_direction))
-
-    async def _logits(
-        self, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
-    ) -> Float32Array:
-        checked, call = _checked_inputs(inputs), _Call()
-        try:
-            pieces = await asyncio.to_thread(
-                self._loaded.submit, checked, truncate, direction, call
-            )
-            answers = await asyncio.gather(*(asyncio.wrap_future(piece) for piece in pieces))
-        except asyncio.CancelledError:
-            call.give_up()
-            raise
-        return self._loaded.joined(answers)
-
-
-def _warm(engine: Engine) -> Engine:
-    try:
-        engine.warm_up()
-    except BaseException:
-        engine.close()
-        raise
-    return engine
-
-
-def _checked_inputs(inputs: Iterable[TextOrPair]) -> Sequence[TextOrPair]:
-    if isinstance(inputs, str):
-        raise ValidationError("give a list of texts, not one text: ['…']")
-    return inputs if isinstance(inputs, list) else list(inputs)
-
-
-def _checked_top_k(top_k: int | None) -> int | None:
-    if top_k is not None and top_k < 1:
-        raise ValidationError(f"top_k must be at least 1, not {top_k}")
-    return top_k
+    def _run(self, plan: Plan[Result]) -> Result:
+        return plan.result([piece.result() for piece in plan.submit(Call())])

@@ -10,7 +10,8 @@
     │   ├── UnsupportedMediaTypeError    415   the body is not JSON
     │   ├── ValidationError              422   readable, but not allowed
     │   ├── TokenizationError            422   a text that cannot be tokenised
-    │   └── QuarantinedError             422   an input that crashed the engine twice
+    │   ├── QuarantinedError             422   an input that crashed the engine twice
+    │   └── TaskError                    424   not what the loaded model does
     ├── NotNowError                  send it again later
     │   ├── OverloadedError              429   the queue is full
     │   ├── UnavailableError             503   no engine is ready, or it died with the request
@@ -100,7 +101,13 @@ class ForbiddenOriginError(RequestError):
 class QuarantinedError(RequestError):
     """An engine crashed twice with this input on its device, the second time with nothing else."""
 
-    status, error_type, code = 422, "Backend", 7
+    status, error_type, code = 422, "Backend", 10
+
+
+class TaskError(RequestError):
+    """The model that is loaded does something else."""
+
+    status, error_type, code = 424, "Backend", 9
 
 
 class NotNowError(ServedError):

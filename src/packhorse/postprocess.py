@@ -18,13 +18,18 @@ def scores_of(logits: Float32Array, problem_type: ProblemType) -> Float32Array:
     if problem_type is ProblemType.REGRESSION:
         return logits
     if problem_type is ProblemType.MULTI_LABEL:
-        return _sigmoid(logits)
-    shifted: Float32Array = np.exp(logits - logits.max(axis=1, keepdims=True))
-    scores: Float32Array = shifted / shifted.sum(axis=1, keepdims=True)
+        return sigmoid(logits)
+    return softmax(logits)
+
+
+def softmax(logits: Float32Array) -> Float32Array:
+    """Over the last axis; what is not finite stays in its own row."""
+    shifted: Float32Array = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    scores: Float32Array = shifted / shifted.sum(axis=-1, keepdims=True)
     return scores
 
 
-def _sigmoid(x: Float32Array) -> Float32Array:
+def sigmoid(x: Float32Array) -> Float32Array:
     """1 / (1 + exp(-x)) without overflow for large negative x."""
     small = np.exp(-np.abs(x))
     return (np.where(x >= 0, np.float32(1), small) / (np.float32(1) + small)).astype(np.float32)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from packhorse.errors import CheckpointError
+from packhorse.errors import CheckpointError, ValidationError
 
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -105,6 +105,35 @@ class SentenceModules:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     pools_prompt: bool = True
+
+    def text_with_prompt(self, text: str, prompt: str) -> str:
+        """The text as it is tokenised."""
+        return (prompt + text).lower() if self.lowercase else prompt + text
+
+    def prompt_named(self, name: str | None) -> str:
+        """The prompt of this name; of None the model's default, which may be empty.
+
+        Raises ValidationError for a name that there is not, and for a prompt whose tokens
+        the model's pooling leaves out, which is not served.
+        """
+        name = self.default_prompt_name if name is None else name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            raise ValidationError(
+                f"there is no prompt {name!r}; this model has "
+                + (", ".join(sorted(self.prompts)) or "none")
+            )
+        return self.checked_prompt(self.prompts[name])
+
+    def checked_prompt(self, prompt: str) -> str:
+        """Raises ValidationError as ``prompt_named`` does."""
+        if prompt and not self.pools_prompt:
+            raise ValidationError(
+                "this model leaves the tokens of a prompt out when it pools (include_prompt is "
+                "false), which is not served: send texts without a prompt"
+            )
+        return prompt
 
     @property
     def normalizes(self) -> bool:

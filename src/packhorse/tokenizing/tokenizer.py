@@ -39,6 +39,7 @@ from packhorse.tokenizing.backends import (
     TokenizersBackend,
 )
 from packhorse.tokenizing.choice import BackendChoice, chosen_backend
+from packhorse.tokenizing.offsets import OffsetReader, Spans
 from packhorse.tokenizing.safe_cuts import Direction, safe_cuts
 from packhorse.tokenizing.special_tokens import pair_layout, text_layout
 from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first
@@ -69,6 +70,7 @@ class Tokenizer:
     ) -> None:
         """Puts loaded parts together; ``Tokenizer.load`` is what to call."""
         self.max_length = checkpoint.max_length
+        self.folder = checkpoint.folder
         self.backend_reason = reason
         self.shadow_checked = 0
         self.shadow_differences = 0
@@ -80,7 +82,8 @@ class Tokenizer:
         self._text_layout = text_layout(reference.library)
         self._pair_layout = pair_layout(reference.library)
         self._has_segments = _reads_token_types(checkpoint)
-        self._reader = Reader(safe_cuts(reference.library))
+        self._cuts = safe_cuts(reference.library)
+        self._reader = Reader(self._cuts)
         self._check_fit()
 
     @classmethod
@@ -157,6 +160,34 @@ class Tokenizer:
             return self._fitted(self._served(batch))
         except LibraryFaultError as fault:
             raise _explained(fault, inputs) from None
+
+    def encode_with_offsets(
+        self, texts: Sequence[str], *, truncate: bool = True, stride: int | None = None
+    ) -> Spans:
+        """Each text as a sequence, and where in it every token stands.
+
+        What is too long loses its end; with a ``stride`` it becomes several sequences that share
+        so many tokens with their neighbours. Raises as ``encode`` does.
+        """
+        room = self.max_length - self._text_layout.num_tokens
+        if stride is not None and not 0 <= stride < room:
+            raise ValidationError(
+                f"`stride` is {stride}; windows of this model can share 0 to {room - 1}"
+            )
+        reader = OffsetReader(self.library, self._text_layout, self.max_length, self._cuts)
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValidationError(f"inputs[{i}] must be a text, not a {type(text).__name__}")
+        try:
+            spans = reader.read(texts, stride)
+        except LibraryFaultError as fault:
+            raise _explained(fault, texts) from None
+        if not truncate and spans.sequences.truncated.any():
+            raise ValidationError(
+                f"inputs[{int(spans.text_of[spans.sequences.truncated.argmax()])}] has more than "
+                f"{self.max_length} tokens: shorten it, set truncate to true, or read it in windows"
+            )
+        return dataclasses.replace(spans, sequences=self._fitted(spans.sequences))
 
     def _served(self, batch: _Batch) -> Sequences:
         """The batch by whichever library serves, with the shadow check; falls back for good."""

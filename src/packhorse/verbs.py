@@ -1,0 +1,308 @@
+"""What a loaded model can be asked for: what goes to the engine, and what is made of its answer.
+
+Each verb is a ``Plan``, which ``Encoder`` waits for and ``AsyncEncoder`` awaits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.entities import (
+    Entity,
+    Labels,
+    checked_aggregation,
+    entities_in,
+)
+from packhorse.errors import TaskError, ValidationError
+from packhorse.loaded import Call, Encode, Loaded, joined
+from packhorse.postprocess import scores_of, sigmoid, softmax
+from packhorse.request import Answer, Float32Array, Sequences, TextOrPair
+from packhorse.sentence import SentenceModules
+from packhorse.tasks import DOES, Task
+from packhorse.tokenizing.names import vocabulary_of
+from packhorse.tokenizing.offsets import Spans
+from packhorse.tokenizing.safe_cuts import Direction
+from packhorse.vectors import OutputType, checked_dimensions, cosine, finished, quantized
+from packhorse.zero_shot import entailment, hypotheses, label_scores
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """One label of one input, and its score."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """A document, where it stood in the list that was ranked, and its score."""
+
+    index: int
+    score: float
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[Result]):
+    """A call: ``encode`` pieces of ``inputs`` for the engine, then ``finish`` its answer.
+
+    ``nothing`` is the result where there are no inputs.
+    """
+
+    loaded: Loaded
+    inputs: Sequence[Any]
+    encode: Encode
+    finish: Callable[[Answer], Result]
+    nothing: Result
+
+    def submit(self, call: Call) -> list[Future[Answer]]:
+        """Hand all inputs to the engine."""
+        return self.loaded.submit(self.inputs, self.encode, call)
+
+    def result(self, answers: Sequence[Answer]) -> Result:
+        """What the pieces' answers come to. Raises the error of the first that failed."""
+        return self.finish(joined(answers)) if answers else self.nothing
+
+
+def probabilities(
+    loaded: Loaded, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
+) -> Plan[Float32Array]:
+    """Scores, float32 (n, labels)."""
+    _require(loaded, Task.CLASSIFY, Task.RERANK)
+    problem_type = loaded.checkpoint.problem_type
+
+    def finish(answer: Answer) -> Float32Array:
+        return scores_of(answer.values, problem_type)
+
+    nothing = np.empty((0, loaded.checkpoint.width), np.float32)
+    encode = _encoder(loaded, truncate, direction)
+    return Plan(loaded, checked_inputs(inputs), encode, finish, nothing)
+
+
+def classify(
+    loaded: Loaded,
+    inputs: Iterable[TextOrPair],
+    top_k: int | None,
+    raw_scores: bool,
+    truncate: bool,
+    direction: Direction,
+) -> Plan[list[list[Classification]]]:
+    """Labels with scores for each input, best first; all, or ``top_k`` of them."""
+    _require(loaded, Task.CLASSIFY, Task.RERANK)
+    checkpoint, most = loaded.checkpoint, _checked_top_k(top_k)
+
+    def finish(answer: Answer) -> list[list[Classification]]:
+        scores = answer.values if raw_scores else scores_of(answer.values, checkpoint.problem_type)
+        return _ranked(scores, checkpoint.labels, most)
+
+    encode = _encoder(loaded, truncate, direction)
+    return Plan(loaded, checked_inputs(inputs), encode, finish, [])
+
+
+def zero_shot(
+    loaded: Loaded, texts: Iterable[str], labels: Sequence[str], template: str, multi_label: bool
+) -> Plan[list[list[Classification]]]:
+    """The labels of the caller with their scores for each text, best first."""
+    _require(loaded, Task.CLASSIFY)
+    own = loaded.checkpoint.labels
+    entailment(own)
+    sentences, names = hypotheses(labels, template), tuple(labels)
+
+    def finish(answer: Answer) -> list[list[Classification]]:
+        logits = answer.values.reshape(-1, len(names), len(own))
+        return _ranked(label_scores(logits, own, multi_label), names, None)
+
+    pairs = [(text, sentence) for text in _checked_texts(texts) for sentence in sentences]
+    return Plan(loaded, pairs, _encoder(loaded, True, "right"), finish, [])
+
+
+def rerank(
+    loaded: Loaded,
+    query: str,
+    documents: Iterable[str],
+    top_k: int | None,
+    raw_scores: bool,
+    truncate: bool,
+) -> Plan[list[RankedDocument]]:
+    """The documents, those that answer the query best first."""
+    _require(loaded, Task.RERANK)
+    texts, most = _checked_texts(documents), _checked_top_k(top_k)
+    plain = raw_scores or loaded.checkpoint.rerank_activation == "identity"
+
+    def finish(answer: Answer) -> list[RankedDocument]:
+        logits = answer.values[:, 0]
+        scores = logits if plain else sigmoid(logits)
+        order = np.argsort(-scores, kind="stable")[:most]
+        return [RankedDocument(i, float(scores[i]), texts[i]) for i in order.tolist()]
+
+    pairs = [(query, text) for text in texts]
+    return Plan(loaded, pairs, _encoder(loaded, truncate, "right"), finish, [])
+
+
+def embed(
+    loaded: Loaded,
+    texts: Iterable[str],
+    prompt_name: str | None,
+    prompt: str | None,
+    normalize: bool | None,
+    dimensions: int | None,
+    output_type: OutputType,
+    truncate: bool,
+    direction: Direction,
+) -> Plan[NDArray[Any]]:
+    """A vector for each text."""
+    sentence = _sentence(loaded)
+    to_unit = sentence.normalizes if normalize is None else normalize
+    if dimensions is not None:
+        checked_dimensions(dimensions, sentence.width)
+
+    def finish(answer: Answer) -> NDArray[Any]:
+        vectors = finished(answer.values, normalize=to_unit, dimensions=dimensions)
+        return quantized(vectors, output_type)
+
+    width = sentence.width if dimensions is None else dimensions
+    nothing = quantized(np.empty((0, width), np.float32), output_type)
+    inputs = _prompted(sentence, _checked_texts(texts), prompt_name, prompt)
+    return Plan(loaded, inputs, _encoder(loaded, truncate, direction), finish, nothing)
+
+
+def embed_tokens(
+    loaded: Loaded, texts: Iterable[str], prompt_name: str | None, truncate: bool
+) -> Plan[list[Float32Array]]:
+    """The last hidden state of every token, special tokens included, for each text."""
+    sentence, encode = _sentence(loaded), _encoder(loaded, truncate, "right")
+
+    def at_token_level(piece: Sequence[Any]) -> Sequences:
+        sequences = encode(piece)
+        return replace(sequences, token_level=np.ones(len(sequences), np.bool_))
+
+    def finish(answer: Answer) -> list[Float32Array]:
+        assert answer.row_counts is not None
+        return np.split(answer.values, np.cumsum(answer.row_counts)[:-1])
+
+    inputs = _prompted(sentence, _checked_texts(texts), prompt_name, None)
+    return Plan(loaded, inputs, at_token_level, finish, [])
+
+
+def similarity(
+    loaded: Loaded, first: Iterable[str], second: Iterable[str], prompt_name: str | None
+) -> Plan[Float32Array]:
+    """The cosine of every text of ``first`` with every one of ``second``, float32 (n, m)."""
+    sentence = _sentence(loaded)
+    one, other = _checked_texts(first), _checked_texts(second)
+
+    def finish(answer: Answer) -> Float32Array:
+        return cosine(answer.values[: len(one)], answer.values[len(one) :])
+
+    inputs = _prompted(sentence, [*one, *other], prompt_name, None)
+    nothing = np.empty((0, 0), np.float32)
+    return Plan(loaded, inputs, _encoder(loaded, True, "right"), finish, nothing)
+
+
+def token_classify(
+    loaded: Loaded,
+    texts: Iterable[str],
+    aggregation_strategy: str,
+    ignore_labels: Collection[str],
+    stride: int | None,
+    truncate: bool,
+) -> Plan[list[list[Entity]]]:
+    """The entities of each text in order."""
+    _require(loaded, Task.TOKEN_CLASSIFY)
+    aggregation = checked_aggregation(aggregation_strategy)
+    if stride is not None and aggregation == "none":
+        raise ValidationError("`stride` needs an aggregation_strategy other than none")
+    inputs = _checked_texts(texts)
+    labels, vocabulary = Labels.of(loaded.checkpoint.labels), vocabulary_of(loaded.tokenizer)
+    read: list[Spans] = []
+
+    def encode(piece: Sequence[Any]) -> Sequences:
+        read.append(loaded.tokenizer.encode_with_offsets(piece, truncate=truncate, stride=stride))
+        return read[-1].sequences
+
+    def finish(answer: Answer) -> list[list[Entity]]:
+        found: list[list[Entity]] = []
+        row = 0
+        for spans in read:
+            values = answer.values[row : row + len(spans.starts)]
+            row += len(spans.starts)
+            some = inputs[len(found) :]
+            found += entities_in(
+                spans, some, softmax(values), labels, vocabulary, aggregation, ignore_labels
+            )
+        return found
+
+    return Plan(loaded, inputs, encode, finish, [])
+
+
+def checked_inputs(inputs: Iterable[TextOrPair]) -> Sequence[TextOrPair]:
+    """The inputs as a list. Raises ValidationError for one text in place of it."""
+    if isinstance(inputs, str):
+        raise ValidationError("give a list of texts, not one text: ['…']")
+    return inputs if isinstance(inputs, list) else list(inputs)
+
+
+def _checked_texts(texts: Iterable[str]) -> list[str]:
+    checked = list(checked_inputs(texts))
+    for i, text in enumerate(checked):
+        if not isinstance(text, str):
+            raise ValidationError(f"inputs[{i}] must be a text, not a {type(text).__name__}")
+    return checked  # type: ignore[return-value]
+
+
+def _encoder(loaded: Loaded, truncate: bool, direction: Direction) -> Encode:
+    def encode(piece: Sequence[Any]) -> Sequences:
+        return loaded.tokenizer.encode(piece, truncate=truncate, direction=direction)
+
+    return encode
+
+
+def _prompted(
+    sentence: SentenceModules, texts: list[str], name: str | None, prompt: str | None
+) -> list[str]:
+    """The texts as they are tokenised: a prompt that is given goes before one that is named."""
+    put = sentence.prompt_named(name) if prompt is None else sentence.checked_prompt(prompt)
+    if not put and not sentence.lowercase:
+        return texts
+    return [sentence.text_with_prompt(text, put) for text in texts]
+
+
+def _require(loaded: Loaded, *tasks: Task) -> None:
+    if loaded.checkpoint.task not in tasks:
+        raise TaskError(
+            f"this model {DOES[loaded.checkpoint.task]}; load one that {DOES[tasks[0]]}, or ask "
+            "for that with `task` if this one can"
+        )
+
+
+def _sentence(loaded: Loaded) -> SentenceModules:
+    _require(loaded, Task.EMBED)
+    assert loaded.checkpoint.sentence is not None
+    return loaded.checkpoint.sentence
+
+
+def _checked_top_k(top_k: int | None) -> int | None:
+    if top_k is not None and top_k < 1:
+        raise ValidationError(f"top_k must be at least 1, not {top_k}")
+    return top_k
+
+
+def _ranked(
+    scores: Float32Array, labels: tuple[str, ...], most: int | None
+) -> list[list[Classification]]:
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+    return [
+        [Classification(labels[i], score) for i, score in zip(row, values, strict=True)]
+        for row, values in zip(
+            order.tolist(), np.take_along_axis(scores, order, axis=1).tolist(), strict=True
+        )
+    ]
