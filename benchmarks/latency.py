@@ -47,7 +47,6 @@ HIDDEN, HEADS, WIDE, LAYERS, LABELS, EPS = 768, 12, 3072, 12, 2, 1e-12
 TOKENS = (16, 48, 128, 256)
 FUSED = SimpleNamespace(
     expand=layout.expand,
-    token_types=layout.token_types,
     embedding_layer_norm=embedding.embedding_layer_norm,
     linear=few_rows.linear,
     linear_activation=mlp.linear_activation,
@@ -169,13 +168,7 @@ class Model:
         """Logits (1, labels), written into ``inputs.logits``."""
         tokens = len(inputs.ids)
         bounds = inputs.bounds, inputs.count
-        if fewer_launches:
-            positions, starts, ends, kinds = ops.expand(
-                *bounds, tokens, segment_starts=inputs.segments
-            )
-        else:
-            positions, starts, ends = ops.expand(*bounds, tokens)
-            kinds = ops.token_types(*bounds, inputs.segments, tokens)
+        positions, starts, ends, kinds = ops.expand(*bounds, tokens, segment_starts=inputs.segments)
         x = ops.embedding_layer_norm(inputs.ids, positions, kinds, *self.tables, *self.norm)
         for qkv, *rest in self.layers[:-1]:
             y = ops.packed_attention(ops.linear(x, *qkv), starts, ends, HEADS)

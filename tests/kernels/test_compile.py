@@ -27,7 +27,7 @@ SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that one program may take."""
 FLOAT32_TOO = {80, 90}
 EVERYWHERE = {
-    "_expand", "_token_types", "_embedding_layer_norm", "_layer_norm", "_bias_activation",
+    "_expand", "_embedding_layer_norm", "_layer_norm", "_bias_activation",
     "_packed_attention", "_cls_attention", "_first_token_pool", "_pool", "_head_layer",
     "_head_product",
 }  # fmt: skip
@@ -145,7 +145,6 @@ def launch_all(dtype: torch.dtype) -> None:
         head.head_layer(x, square.float(), vector.float(), "tanh")
     layout.expand(bounds, one, tokens)
     layout.expand(bounds, one, tokens, segment_starts=ids[:4])
-    layout.token_types(bounds, one, ids[:4], tokens)
     embedding.embedding_layer_norm(ids, ids, ids, states, states, states, vector, vector, 1e-12)
     pooling.first_token_pool(states, bounds)
     for mode in pooling.MODES:

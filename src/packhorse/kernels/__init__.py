@@ -31,7 +31,6 @@ class Ops:
     name: str
     reason: str
     expand: Callable[..., tuple[Tensor, ...]]
-    token_types: Callable[..., Tensor]
     embedding_layer_norm: Callable[..., Tensor]
     layer_norm: Callable[..., Tensor]
     residual_layer_norm: Callable[..., Tensor]
@@ -84,7 +83,6 @@ def _triton(reason: str) -> Ops:
         name="triton",
         reason=reason,
         expand=layout.expand,
-        token_types=layout.token_types,
         embedding_layer_norm=embedding.embedding_layer_norm,
         layer_norm=layer_norm.layer_norm,
         residual_layer_norm=layer_norm.residual_layer_norm,
@@ -105,7 +103,6 @@ def _reference(reason: str) -> Ops:
         name="reference",
         reason=reason,
         expand=reference.expand,
-        token_types=reference.token_types,
         embedding_layer_norm=reference.embedding_layer_norm,
         layer_norm=reference.layer_norm,
         residual_layer_norm=reference.residual_layer_norm,

@@ -52,33 +52,6 @@ def expand(
     return out
 
 
-def token_types(
-    cu_seqlens: Tensor,
-    num_sequences: Tensor,
-    segment_starts: Tensor,
-    num_tokens: int,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Segment ids, int32 (T,); see ``reference.token_types``."""
-    if out is None:
-        out = torch.empty(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
-    tile = tiles.EXPAND
-    overlap = tiles.overlaps(cu_seqlens.device)
-    _token_types[(triton.cdiv(num_tokens, tile.columns),)](
-        cu_seqlens,
-        num_sequences,
-        segment_starts,
-        out,
-        num_tokens,
-        STEPS=_search_steps(cu_seqlens),
-        BLOCK=tile.columns,
-        OVERLAP=overlap,
-        num_warps=tile.num_warps,
-        launch_pdl=overlap,
-    )
-    return out
-
-
 def _search_steps(cu_seqlens: Tensor) -> int:
     """Halvings that find a token's sequence among all that the buffer can hold."""
     return cu_seqlens.numel().bit_length()
@@ -122,21 +95,3 @@ def _expand(
     if segment_starts is not None:
         second = (tokens - start >= tl.load(segment_starts + owner, owner < count, 0)) & ~tail
         tl.store(token_type_ids + tokens, second.to(tl.int32), inside)
-
-
-@triton.jit(
-    do_not_specialize=["num_tokens"],
-    do_not_specialize_on_alignment=["cu_seqlens", "segment_starts", "token_type_ids"],
-)
-def _token_types(
-    cu_seqlens, num_sequences, segment_starts, token_type_ids, num_tokens,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    follow(OVERLAP)
-    tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    count = tl.load(num_sequences)
-    owner = _owner(cu_seqlens, count, tokens, STEPS)
-    own = owner < count
-    position = tokens - tl.load(cu_seqlens + owner)
-    second = own & (position >= tl.load(segment_starts + owner, own, 0))
-    tl.store(token_type_ids + tokens, second.to(tl.int32), tokens < num_tokens)

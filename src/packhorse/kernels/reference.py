@@ -56,7 +56,8 @@ def expand(
 
     Returns positions, starts, ends, each int32 (T,): the index of a token in
     its sequence, and the bounds of that sequence in the row. A tail token t
-    gets 0, t, t + 1. With ``segment_starts`` a fourth, the result of ``token_types``.
+    gets 0, t, t + 1. With ``segment_starts``, int32 (N',): where segment B starts within
+    each sequence (its length if it has none), a fourth: the segment of each token, 0 or 1.
     """
     owner, own = _owners(cu_seqlens, num_sequences, num_tokens)
     tokens = torch.arange(num_tokens, device=cu_seqlens.device)
@@ -64,35 +65,13 @@ def expand(
     ends = torch.where(own, cu_seqlens[(owner + 1).clamp(max=len(cu_seqlens) - 1)], tokens + 1)
     fresh: tuple[Tensor, ...] = (tokens - starts).int(), starts.int(), ends.int()
     if segment_starts is not None:
-        kinds = token_types(cu_seqlens, num_sequences, segment_starts, num_tokens)
-        fresh = *fresh, kinds
+        second = segment_starts[owner.clamp(max=len(segment_starts) - 1)]
+        fresh = *fresh, (own & (tokens - cu_seqlens[owner] >= second)).int()
     if out is None:
         return fresh
     for target, value in zip(out, fresh, strict=True):
         target.copy_(value)
     return out
-
-
-def token_types(
-    cu_seqlens: Tensor,
-    num_sequences: Tensor,
-    segment_starts: Tensor,
-    num_tokens: int,
-    out: Tensor | None = None,
-) -> Tensor:
-    """The segment of each token of the packed row, int32 (T,): 0, or 1 in a pair's second text.
-
-    segment_starts  int32 (N',)  where segment B starts within each sequence; its length if it
-                                 has none
-
-    A tail token is in segment 0; the rest as for ``expand``.
-    """
-    owner, own = _owners(cu_seqlens, num_sequences, num_tokens)
-    tokens = torch.arange(num_tokens, device=cu_seqlens.device)
-    if len(segment_starts) == 0:
-        return _into(torch.zeros_like(tokens, dtype=torch.int32), out)
-    second = segment_starts[owner.clamp(max=len(segment_starts) - 1)]
-    return _into((own & (tokens - cu_seqlens[owner] >= second)).int(), out)
 
 
 def _owners(cu_seqlens: Tensor, num_sequences: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
