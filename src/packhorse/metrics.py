@@ -26,6 +26,10 @@ STATUSES = (
     *("200", "204", "400", "401", "403", "404", "405", "413", "415", "422", "429"),
     *("499", "500", "503", "504", "other"),  # 499: the client hung up
 )
+REASONS = (
+    *("overloaded", "unavailable", "deadline", "unauthorized", "origin", "body_too_large"),
+    "connections",
+)
 CHILDREN = ("engine", "front_end")
 SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
@@ -41,6 +45,7 @@ class Counter:
 
     kind = "counter"
     words_each = 1
+    of_model = True  # shown with the model's name as a label
 
     def __init__(self, name: str, help_text: str, **labels: tuple[str, ...]) -> None:
         self.name = name
@@ -63,20 +68,21 @@ class Counter:
         """Where in a slot the series with these label values begins."""
         return self.first + list(self.series).index(values) * self.words_each
 
-    def samples(self, board: Board) -> Iterator[str]:
-        """The sums over all slots, a line for each series."""
+    def samples(self, board: Board, model: str) -> Iterator[str]:
+        """The sums over all slots, a line for each series; ``model`` is its label or nothing."""
         for word, values in enumerate(self.series, self.first):
-            labels = ",".join(
+            labels = [
                 f'{name}="{_escaped(value)}"'
                 for name, value in zip(self.labels, values, strict=True)
-            )
-            yield _sample(self.name, labels, board.total(word))
+            ]
+            yield _sample(self.name, ",".join([*labels, *filter(None, [model])]), board.total(word))
 
 
 class Gauge(Counter):
     """A number that goes up and down."""
 
     kind = "gauge"
+    of_model = False
 
 
 class Histogram(Counter):
@@ -102,13 +108,14 @@ class Histogram(Counter):
             slot[self.first + place] += float(counts[place])
         slot[self.first + self.words_each - 1] += float(values.sum())
 
-    def samples(self, board: Board) -> Iterator[str]:
+    def samples(self, board: Board, model: str) -> Iterator[str]:
         total = 0.0
+        more = "," + model if model else ""
         for word, bound in enumerate((*self._bounds, "+Inf"), self.first):
             total += board.total(word)
-            yield _sample(f"{self.name}_bucket", f'le="{bound}"', total)
-        yield _sample(f"{self.name}_count", "", total)
-        yield _sample(f"{self.name}_sum", "", board.total(self.first + self.words_each - 1))
+            yield _sample(f"{self.name}_bucket", f'le="{bound}"{more}', total)
+        yield _sample(f"{self.name}_count", model, total)
+        yield _sample(f"{self.name}_sum", model, board.total(self.first + self.words_each - 1))
 
 
 def words() -> int:
@@ -121,6 +128,11 @@ REQUESTS = Counter(
     "HTTP requests answered; 499: the client hung up before.",
     route=ROUTES,
     status=STATUSES,
+)
+REFUSALS = Counter(
+    "packhorse_refusals_total",
+    "Requests and connections that were refused, apart from health checks.",
+    reason=REASONS,
 )
 SEQUENCES = Counter("packhorse_sequences_total", "Inputs answered with scores.")
 TOKENS = Counter("packhorse_tokens_total", "Tokens of these inputs.")
@@ -167,9 +179,20 @@ BATCH_TOKENS = Histogram("packhorse_batch_tokens", "Tokens of a batch.", SIZES)
 BATCH_TIME = Histogram("packhorse_batch_duration_seconds", "A batch on the device.", SECONDS)
 FAILED_BATCHES = Counter("packhorse_failed_batches_total", "Batches whose forward pass raised.")
 
+PADDING_TOKENS = Counter(
+    "packhorse_padding_tokens_total",
+    "Tokens that fill batches up to the size of a captured graph (GPU).",
+)
+DEVICE_MEMORY = Gauge(
+    "packhorse_device_memory_bytes",
+    "Of the GPU: used by everybody, total, and reserved by the engines; process: RSS of engines.",
+    kind=("used", "total", "reserved", "process"),
+)
+
 RESTARTS = Counter(
     "packhorse_restarts_total", "Processes that died and were replaced.", child=CHILDREN
 )
+RESTARTS.of_model = False
 READY = Gauge(
     "packhorse_ready_processes",
     "Processes that live and have said that they are ready.",
@@ -188,11 +211,12 @@ def clear_gauges(slot: memoryview[float]) -> None:
 def exposition(board: Board, info: Mapping[str, str]) -> str:
     """All metrics in Prometheus' text format 0.0.4; ``info`` is the labels of packhorse_info."""
     labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in info.items())
+    model = f'model="{_escaped(info["model"])}"'
     lines = [*_heading("packhorse_info", "What is served.", "gauge")]
     lines.append(_sample("packhorse_info", labels, 1.0))
     for family in _FAMILIES:
         lines += _heading(family.name, family.help_text, family.kind)
-        lines += family.samples(board)
+        lines += family.samples(board, model if family.of_model else "")
     return "\n".join(lines) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -167,9 +168,10 @@ class Service:
         )
 
     def metric(self, name: str) -> float:
-        """A sample of /metrics, by name and labels as written there."""
+        """A sample of /metrics, by name and labels as written there, but without the model's."""
         for line in self.get("/metrics").text.splitlines():
-            if line.startswith(name + " "):
+            plain = re.sub(r'(?:,|(?<={))model="[^"]*"', "", line).replace("{}", "")
+            if plain.startswith(name + " "):
                 return float(line.split()[-1])
         raise KeyError(name)
 

@@ -229,7 +229,7 @@ def test_only_the_requests_at_fault_fail() -> None:
             assert "inputs[1]" in error_of(answers[32])
             assert "non_finite_output" in error_of(answers[33])
             metrics = (await r.client.get("/metrics")).text
-            assert "packhorse_non_finite_sequences_total 1.0" in metrics
+            assert 'packhorse_non_finite_sequences_total{model="packhorse-demo"} 1.0' in metrics
 
     asyncio.run(main())
 
@@ -393,8 +393,11 @@ def test_unknown_routes_and_methods() -> None:
             assert error_of(await r.client.post("/health")).startswith("405")
             metrics = (await r.client.get("/metrics")).text
             assert len(metrics.splitlines()) == before
-            assert 'packhorse_requests_total{route="unmatched",status="404"} 51.0' in metrics
-            assert 'packhorse_requests_total{route="predict",status="405"} 1.0' in metrics
+            for series, count in (
+                ('{route="unmatched",status="404",model="packhorse-demo"}', 51),
+                ('{route="predict",status="405",model="packhorse-demo"}', 1),
+            ):
+                assert f"packhorse_requests_total{series} {count}.0" in metrics
 
     asyncio.run(main())
 

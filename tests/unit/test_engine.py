@@ -32,6 +32,7 @@ class ScriptedRunner:
     max_sequences = 100
     max_in_flight = 1
     completion_fd = None
+    padding_tokens = 0
 
     def __init__(self, forward: Forward, has_wider: bool = False) -> None:
         self.forward = forward

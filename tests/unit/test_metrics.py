@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter as Tally
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from packhorse import metrics
 from packhorse.channel.board import Board
+from packhorse.engine.device_gauges import DeviceGauges
 from packhorse.server.observations import Observations, ShadowCounts
 
 
@@ -23,11 +25,16 @@ def new_board(slots: int = 3) -> Board:
     return Board.create(slots, metrics.words())
 
 
+def labels_of(sample: Any) -> list[tuple[str, str]]:
+    named = sample.labels if sample.name == "packhorse_info" else sample.labels.keys() - {"model"}
+    return sorted((name, sample.labels[name]) for name in named)
+
+
 def shown(board: Board) -> dict[str, float]:
-    """Every sample by name and labels."""
+    """Every sample by name and labels, but without the model's."""
     text = metrics.exposition(board, {"version": "1", "model": 'a "b"\\c\nd'})
     return {
-        sample.name + "".join(f",{k}={v}" for k, v in sorted(sample.labels.items())): sample.value
+        sample.name + "".join(f",{k}={v}" for k, v in labels_of(sample)): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -131,3 +138,26 @@ def test_total_of_a_word() -> None:
         slot[2] = float(number)
     assert board.total(2) == 6.0
     assert board.total(1) == 0.0
+
+
+def test_what_concerns_the_model_has_its_name_as_a_label() -> None:
+    text = metrics.exposition(new_board(), {"model": 'a"b'})
+    assert 'packhorse_tokens_total{model="a\\"b"} 0.0' in text
+    assert 'packhorse_batch_tokens_bucket{le="1.0",model="a\\"b"} 0.0' in text
+    assert 'packhorse_restarts_total{child="engine"} 0.0' in text
+    assert "packhorse_connections 0.0" in text
+
+
+def test_the_devices_memory_and_padding_are_looked_at_now_and_then() -> None:
+    board = new_board()
+    engine = SimpleNamespace(padding_tokens=5, memory=lambda: {"device_memory_used": 30})
+    gauges = DeviceGauges(engine, board.slots[1])
+    gauges.observe(10.0)
+    engine.padding_tokens = 12
+    gauges.observe(10.5)  # too early
+    assert shown(board)["packhorse_padding_tokens_total"] == 0
+    gauges.observe(11.5)
+    samples = shown(board)
+    assert samples["packhorse_padding_tokens_total"] == 7  # what was before is not its own
+    assert samples["packhorse_device_memory_bytes,kind=used"] == 30
+    assert samples["packhorse_device_memory_bytes,kind=process"] > 10_000_000

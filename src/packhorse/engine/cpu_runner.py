@@ -76,6 +76,7 @@ class CpuRunner:
 
     max_in_flight = 1  # a second one would be formed before its time
     has_wider = False
+    padding_tokens = 0  # oneDNN takes batches of any size
 
     def __init__(
         self,

@@ -149,6 +149,7 @@ class CudaRunner:
                 f"--max-batch-tokens {max_tokens} cannot hold one text of this model, which may "
                 f"have {architecture.max_positions} tokens: take at least that"
             )
+        self.padding_tokens = 0
         self.max_tokens, self._buffers, self._graphs = self._prepare(
             max_tokens or max(MOST_TOKENS, architecture.max_positions), graphs
         )
@@ -270,6 +271,7 @@ class CudaRunner:
         """The pinned values, float32 (R, width), as they will be."""
         tokens = graphs.token_bucket(batch.num_tokens)
         sequences = graphs.sequence_bucket(len(batch))
+        self.padding_tokens += tokens - batch.num_tokens
         slot.fill(batch, tokens, sequences, self._architecture.pad_token_id)
         slot.started.record(self._stream)
         self._copy_in(slot, tokens)

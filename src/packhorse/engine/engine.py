@@ -156,6 +156,11 @@ class Engine:
         launched, self._launched = self._launched, []
         return launched
 
+    @property
+    def padding_tokens(self) -> int:
+        """Tokens that were added so far to fill batches up."""
+        return self._runner.padding_tokens
+
     def memory(self) -> dict[str, int]:
         """Device memory in bytes, by name."""
         return self._runner.memory()

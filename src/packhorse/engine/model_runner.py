@@ -43,6 +43,7 @@ class ModelRunner(Protocol):
     max_tokens, max_sequences  the largest batch it accepts
     max_in_flight              how many batches may be launched before the first is collected
     completion_fd              becomes readable when a batch is done, or None: poll ``done``
+    padding_tokens             how many it has added so far to fill batches up
     has_wider                  whether it can run a batch in a type of wider range
     """
 
@@ -56,6 +57,8 @@ class ModelRunner(Protocol):
     def max_in_flight(self) -> int: ...
     @property
     def completion_fd(self) -> int | None: ...
+    @property
+    def padding_tokens(self) -> int: ...
     @property
     def has_wider(self) -> bool: ...
 

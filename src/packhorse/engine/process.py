@@ -35,6 +35,7 @@ from packhorse.channel.channel import (
 from packhorse.channel.codec import Kind
 from packhorse.channel.journal import Journal
 from packhorse.channel.vitals import BEAT_SECONDS, Vitals
+from packhorse.engine.device_gauges import DeviceGauges
 from packhorse.engine.quarantine import Quarantine
 from packhorse.errors import InternalError, SetupError
 from packhorse.launch import CLEARED, DEVICE_BROKEN, Launch, complain, learn, name_process
@@ -105,6 +106,7 @@ class EngineProcess:
         self._waiting_since = 0.0
         self._longest = 0.0
         self._failures = 0
+        self._device = DeviceGauges(engine, slot)
         self._ended = False
         self._beat(progress=True)
 
@@ -266,6 +268,7 @@ class EngineProcess:
 
     def _beat(self, progress: bool) -> None:
         now = time.monotonic()
+        self._device.observe(now)
         if not self._engine.in_flight:
             self._waiting_since = 0.0
         elif progress:

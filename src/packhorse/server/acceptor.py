@@ -19,7 +19,7 @@ import ssl
 from collections.abc import Callable, Sized
 
 from packhorse.channel.board import Board
-from packhorse.metrics import ACCEPTING, CONNECTIONS
+from packhorse.metrics import ACCEPTING, CONNECTIONS, REFUSALS
 from packhorse.server.connection import Connection
 from packhorse.server.tls import HANDSHAKE_SECONDS
 
@@ -32,6 +32,7 @@ REFUSED_AT_ONCE = 64
 """So many connections over the limit are told so, with 503; those beyond are closed unheard."""
 
 _HELD, _ACCEPTING = CONNECTIONS.first, ACCEPTING.first
+_REFUSED = REFUSALS.word("connections")
 
 
 class Acceptor:
@@ -105,6 +106,7 @@ class Acceptor:
         total = sum(held)
         if total >= self._limit + REFUSED_AT_ONCE:
             sock.close()
+            self._own[_REFUSED] += 1.0
             return
         sock.setblocking(False)
         with contextlib.suppress(OSError):

@@ -52,7 +52,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._slot = service.slot
-        self._edge = Edge(service.config, service.tracing)
+        self._edge = Edge(service.config, service.slot, service.tracing)
         predict = Predict(service)
         self._hot = {"/predict": predict}
         cold = Starlette(

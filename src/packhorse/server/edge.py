@@ -14,6 +14,7 @@ import time
 
 from packhorse.config import Config
 from packhorse.errors import ServedError, TooManyConnectionsError
+from packhorse.metrics import REFUSALS
 from packhorse.server.access_log import METHODS, log_access
 from packhorse.server.api_keys import ApiKeys
 from packhorse.server.body import Message, Scope, Send
@@ -31,6 +32,16 @@ PUBLIC = frozenset({"root", HEALTH, METRICS})
 """Routes that need no key, by their names in the metrics, unless they are guarded by choice."""
 
 
+_REFUSALS = {
+    status: REFUSALS.word(reason)
+    for status, reason in (
+        *((401, "unauthorized"), (403, "origin"), (413, "body_too_large"), (429, "overloaded")),
+        *((503, "unavailable"), (504, "deadline")),
+    )
+}
+"""Where the answers that are refusals are counted, by status."""
+
+
 class Entry:
     """One request at the edge.
 
@@ -38,11 +49,19 @@ class Entry:
     refusal    why it goes no further, or None
     preflight  headers that answer it if it is a preflight, or None
     status     of the answer; 0 until it begins, and if it was written by an Exchange
+    slot       where a refusal is counted; None where it is not
     """
 
-    __slots__ = ("exchange", "headers", "preflight", "refusal", "started", "status")
+    __slots__ = ("exchange", "headers", "preflight", "refusal", "slot", "started", "status")
 
-    def __init__(self, headers: Headers, exchange: Exchange | None, started: float) -> None:
+    def __init__(
+        self,
+        headers: Headers,
+        exchange: Exchange | None,
+        started: float,
+        slot: memoryview[float] | None,
+    ) -> None:
+        self.slot = slot
         self.headers = headers
         self.exchange = exchange
         self.started = started
@@ -63,21 +82,30 @@ class Entry:
             await send_answer(send, 204, b"", self.preflight or [])
 
     def sending(self, send: Send) -> Send:
-        """``send`` that adds the headers."""
+        """``send`` that adds the headers, and counts refusals."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
+                if self.status in _REFUSALS and self.slot is not None:
+                    self._count(self.slot)
                 message["headers"] = [*message["headers"], *self.headers]
             await send(message)
 
         return with_headers
 
+    def _count(self, slot: memoryview[float]) -> None:
+        is_one_too_many = isinstance(self.refusal, TooManyConnectionsError)
+        slot[REFUSALS.word("connections") if is_one_too_many else _REFUSALS[self.status]] += 1.0
+
 
 class Edge:
     """The rules of one server."""
 
-    def __init__(self, config: Config, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, config: Config, slot: memoryview[float], tracing: Tracing | None = None
+    ) -> None:
+        self._slot = slot
         options = config.network
         self._keys = ApiKeys(options.api_key)
         self._cors = Cors(options.cors_allow_origin) if options.cors_allow_origin else None
@@ -96,7 +124,9 @@ class Edge:
         request_id = self._ids.of(headers.get(b"x-request-id"))
         scope[REQUEST_ID] = request_id
         exchange = exchange_of(scope)
-        entry = Entry([(b"x-request-id", request_id)], exchange, time.monotonic())
+        entry = Entry([(b"x-request-id", request_id)], exchange, time.monotonic(), self._slot)
+        if route == HEALTH:
+            entry.slot = None
         if self._cors is not None:
             entry.headers += self._cors.headers(headers)
         if exchange is not None:

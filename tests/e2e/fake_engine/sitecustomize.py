@@ -58,6 +58,7 @@ class FakeEngine:
     """
 
     completion_fd = None
+    padding_tokens = 0
 
     def __init__(self, config: Any, checkpoint: Any) -> None:
         self._num_labels = len(checkpoint.labels)
@@ -90,6 +91,9 @@ class FakeEngine:
 
     def outlook(self) -> tuple[int, float]:
         return len(self._waiting), 0.0
+
+    def memory(self) -> dict[str, int]:
+        return {"device_memory_used": 3, "device_memory_total": 7}
 
     def add(self, arrivals: Any) -> None:
         self._waiting.append(arrivals)

@@ -83,6 +83,7 @@ class FakeRunner:
     max_in_flight = 1
     completion_fd = None
     has_wider = False
+    padding_tokens = 0
 
     def __init__(self, width: int, max_tokens: int) -> None:
         self.width = width
