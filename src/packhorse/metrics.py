@@ -118,6 +118,11 @@ class Histogram(Counter):
         yield _sample(f"{self.name}_sum", model, board.total(self.first + self.words_each - 1))
 
 
+def families() -> tuple[Counter, ...]:
+    """All of them, in the order in which they are shown."""
+    return tuple(_FAMILIES)
+
+
 def words() -> int:
     """Words of a slot: all families so far."""
     return sum(family.words for family in _FAMILIES)

@@ -24,7 +24,8 @@ from typing import Any
 
 import pytest
 
-from packhorse import cli
+from packhorse import cli, metrics
+from packhorse.channel.board import Board
 from packhorse.config import default_of, flag_of, load_config, options, variables_of
 from packhorse.tools.bench.units import digits
 from packhorse.tools.option_flags import read_settings
@@ -39,7 +40,8 @@ TRANSLATED = [
     ("README.md", "README.zh-CN.md"),
     *(
         (f"docs/{name}.md", f"docs/zh-CN/{name}.md")
-        for name in ("library", "server", "command-line", "benchmarks", "exactness")
+        for name in ("library", "server", "security", "metrics", "command-line", "benchmarks")
+        + ("exactness",)
     ),
 ]
 
@@ -389,6 +391,48 @@ def test_the_settings_are_those_of_the_code() -> None:
     assert [row[:3] for row in chinese] == [row[:3] for row in settings_rows()]
 
 
+METRICS = "<!-- metrics: written by python tests/house/test_docs.py -->\n"
+
+UNITS = ("seconds", "bytes", "tokens_per_second", "tokens", "sequences", "connections")
+
+
+def metric_rows() -> list[tuple[str, ...]]:
+    """Name, type, labels, unit, meaning, of all that a server shows."""
+    return [
+        (
+            f"`{family.name}`",
+            family.kind,
+            ", ".join(f"`{label}`" for label in family.labels),
+            _unit_of(family.name.removesuffix("_total").removeprefix("packhorse_")),
+            family.help_text,
+        )
+        for family in metrics.families()
+    ]
+
+
+def _unit_of(name: str) -> str:
+    """By the last words of the name; what is counted where it has no unit of its own."""
+    unit = next((u for u in UNITS if name == u or name.endswith("_" + u)), None)
+    return {"tokens_per_second": "tokens/s", None: name.rpartition("_")[2]}.get(unit, unit or "")
+
+
+def _rows_after(mark: str, page: str) -> list[tuple[str, ...]]:
+    """The rows of the table there, without the heading and its rule."""
+    table = (ROOT / page).read_text(encoding="utf-8").partition(mark)[2].partition("\n\n")[0]
+    lines = table.splitlines()[2:]
+    return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+
+
+def test_the_metrics_are_those_that_a_server_shows() -> None:
+    assert _rows_after(METRICS, "docs/metrics.md") == metric_rows()
+    chinese = _rows_after(METRICS, "docs/zh-CN/metrics.md")
+    assert [row[:4] for row in chinese] == [row[:4] for row in metric_rows()]
+    shown = metrics.exposition(Board.create(1, metrics.words()), {"model": "m"})
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", shown, re.M)
+    assert types[0] == ("packhorse_info", "gauge")
+    assert types[1:] == [(row[0].strip("`"), row[1]) for row in metric_rows()]
+
+
 FIGURE = re.compile(r"(<!-- figure: (\S+\.json) (\S+)( %)? -->)(.*?)(<!-- end -->)")
 """A number from a file of benchmarks/results, by its path there; %: as a percentage."""
 
@@ -423,6 +467,11 @@ def write_generated() -> None:
     heading, _ = _settings_in("docs/server.md")
     table = settings_table(heading)
     page.write_text(before + SETTINGS + table + ("\n" + rest if end else ""), encoding="utf-8")
+    page = ROOT / "docs/metrics.md"
+    before, _, after = page.read_text(encoding="utf-8").partition(METRICS)
+    table, _, rest = after.partition("\n\n")
+    lines = [*table.splitlines()[:2], *("| " + " | ".join(row) + " |" for row in metric_rows())]
+    page.write_text(before + METRICS + "\n".join(lines) + "\n\n" + rest, encoding="utf-8")
     for each in PAGES:
         text = each.read_text(encoding="utf-8")
         filled = FIGURE.sub(lambda m: m[1] + figure(m[2], m[3], m[4]) + m[6], text)
