@@ -40,8 +40,10 @@ TRANSLATED = [
     ("README.md", "README.zh-CN.md"),
     *(
         (f"docs/{name}.md", f"docs/zh-CN/{name}.md")
-        for name in ("library", "server", "security", "metrics", "command-line", "benchmarks")
-        + ("exactness",)
+        for name in (
+            *("library", "server", "security", "metrics", "command-line", "benchmarks"),
+            "exactness",
+        )
     ),
 ]
 
