@@ -52,6 +52,8 @@ class Launch:
     listener_fd                  engine: where it accepts front ends; front end: HTTP
     status_fd                    where to report
     engines                      front end: address of each engine
+    first_slot                   of the engines of its generation; front ends have those after
+    generation                   which load of the model it serves; 0 is the first
     journal_fd                   engine: where it writes down what is on its device
     suspects, refused            engine: what may have killed one before it, and what has twice
     """
@@ -68,25 +70,27 @@ class Launch:
     listener_fd: int
     status_fd: int
     engines: list[bytes]
+    first_slot: int = 1
+    generation: int = 0
     journal_fd: int = -1
     suspects: list[Fingerprint] = field(default_factory=list)
     refused: list[Fingerprint] = field(default_factory=list)
 
     def for_engine(self, index: int, device: str, listener_fd: int, journal_fd: int) -> Launch:
-        """The same for one engine; engines have the slots from 1 on."""
+        """The same for one engine; engines have the first slots of their generation."""
         config = replace(self.config, model=replace(self.config.model, device=device))
         return replace(
             self,
             index=index,
             config=config,
-            slot=1 + index,
+            slot=self.first_slot + index,
             listener_fd=listener_fd,
             journal_fd=journal_fd,
         )
 
     def for_front_end(self, index: int) -> Launch:
         """The same for one front end; front ends have the slots after the engines."""
-        return replace(self, index=index, slot=1 + len(self.engines) + index)
+        return replace(self, index=index, slot=self.first_slot + len(self.engines) + index)
 
     def suspecting(self, suspects: list[Fingerprint], refused: list[Fingerprint]) -> Launch:
         """The same with what engines died with."""

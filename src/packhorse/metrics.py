@@ -198,6 +198,10 @@ RESTARTS = Counter(
     "packhorse_restarts_total", "Processes that died and were replaced.", child=CHILDREN
 )
 RESTARTS.of_model = False
+RELOADS = Counter(
+    "packhorse_reloads_total", "Reloads of the model at SIGHUP.", outcome=("success", "failure")
+)
+RELOADS.of_model = False
 READY = Gauge(
     "packhorse_ready_processes",
     "Processes that live and have said that they are ready.",

@@ -3,6 +3,7 @@
     bind     the port first: if it is taken, nothing has been loaded yet
     start    engines and front ends at once; front ends answer /health with 503 meanwhile
     watch    a child's status pipe says that it is ready, and by its end that it is dead
+    reload   a new generation starts beside the old one, which finishes once the new one is ready
     end      front ends finish what they have, then engines end; a second signal ends all now
 
 Children are started by exec, never by fork alone: no state of one process
@@ -22,23 +23,21 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from packhorse import logs
 from packhorse.channel.board import Board
-from packhorse.channel.journal import Journal, on_device
-from packhorse.channel.listener import address_of, listen
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
 from packhorse.child import Child, Kind, described
 from packhorse.config import Config, as_dict, resolve
 from packhorse.configured import configured_checkpoint
 from packhorse.errors import ConfigError
+from packhorse.generation import Generation, slots_for
 from packhorse.hardware import detect
-from packhorse.launch import CLEARED, SETUP_FAILED, SLOT_WORDS, Launch, name_process
-from packhorse.metrics import READY, RESTARTS, clear_gauges
+from packhorse.launch import CLEARED, SETUP_FAILED, SLOT_WORDS, name_process
+from packhorse.metrics import READY, RELOADS, RESTARTS, clear_gauges
+from packhorse.reloading import Reloading
 from packhorse.server.listen import bound, url_of
-from packhorse.suspects import Suspects
 from packhorse.tracing import check_installed
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ FAILED = 1
 
 
 def run(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+    """Serve until SIGTERM or SIGINT, and load the model again at SIGHUP; returns the exit status.
 
     Raises SetupError for what is found out before any process is started: a
     wrong setting, a port that is taken, a model that cannot be had.
@@ -85,39 +84,18 @@ class Supervisor:
         self._http = http
         self._url = url_of(http, "https" if config.network.ssl_certfile else "http")
         self._name = config.model.served_model_name or checkpoint.model_id
-        devices = [config.model.device]  # one engine each
+        self._config = config
+        self._devices = [config.model.device]  # one engine each
         front_ends = int(config.server.front_ends)
-        self._listeners = [listen() for _ in devices]
-        self._board = Board.create(1 + len(devices) + front_ends, SLOT_WORDS)
-        common = Launch(
-            parent=os.getpid(),
-            index=0,
-            config=replace(config, model=replace(config.model, hf_token=None)),
-            model_id=checkpoint.model_id,
-            folder=str(checkpoint.folder),
-            revision=checkpoint.revision,
-            board_fd=self._board.fd,
-            slots=len(self._board.slots),
-            slot=0,
-            listener_fd=http.fileno(),
-            status_fd=-1,
-            engines=[address_of(listener) for listener in self._listeners],
-        )
-        self._engines = [
-            Child(
-                Kind.ENGINE,
-                common.for_engine(index, device, self._listeners[index].fileno(), Journal.create()),
-            )
-            for index, device in enumerate(devices)
-        ]
-        self._front_ends = [
-            Child(Kind.FRONT_END, common.for_front_end(index)) for index in range(front_ends)
-        ]
-        self._children = [*self._engines, *self._front_ends]
-        self._suspects = Suspects()
+        self._board = Board.create(slots_for(self._devices, front_ends), SLOT_WORDS)
+        self._current = self._generation(0, checkpoint)
+        self._next: Generation | None = None  # it loads, while the current one serves
+        self._retired: list[Generation] = []
+        self._reloading: Reloading | None = None
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []  # that came, in order
         self._heeded = 0  # how many of them were acted on
+        self._end_signals = 0
         self._status = 0
         self._served = False
         self._end_by: float | None = None  # when what still runs is killed
@@ -127,7 +105,7 @@ class Supervisor:
         name_process(f"supervisor of {self._url}")
         self._http.listen(2048)
         try:
-            while self._end_by is None or any(child.process for child in self._children):
+            while self._end_by is None or not all(g.is_gone for g in self._generations):
                 self._tick(time.monotonic())
                 for key, _ in self._selector.select(TICK_SECONDS):
                     key.data()
@@ -149,58 +127,126 @@ class Supervisor:
         """Wake up for signals: a byte arrives here for each."""
         self._selector.register(woken, selectors.EVENT_READ, lambda: woken.recv(64))
 
+    @property
+    def _generations(self) -> list[Generation]:
+        """All that have processes, or will have."""
+        loading = [] if self._next is None else [self._next]
+        return [self._current, *loading, *self._retired]
+
+    def _generation(self, number: int, checkpoint: Checkpoint) -> Generation:
+        return Generation(number, self._config, checkpoint, self._devices, self._board, self._http)
+
     def _tick(self, now: float) -> None:
         """What time brings: starts that are due, faults that last, ends that take too long."""
         if self._end_by is None:
-            for child in self._children:
-                if len(self._signals) > self._heeded:
-                    return  # an end is due: what is not started need not be ended
-                if child.process is None and now >= child.start_at:
-                    self._start(child)
-                elif child.ready_since is not None:
-                    self._check_vitals(child, now)
+            self._look_at_reload()
+            self._end_retired(now)
+            for generation in filter(None, (self._current, self._next)):
+                self._keep_up(generation, now)
         elif now >= self._end_by:
-            self._signal(self._children, signal.SIGKILL)
-        elif not any(child.process for child in self._front_ends):
-            self._signal(self._engines, signal.SIGTERM)
+            self._signal(signal.SIGKILL)
+        elif not any(g.has_front_ends for g in self._generations):
+            for generation in self._generations:
+                generation.end_engines()
             self._end_by = min(self._end_by, now + ENGINE_END_SECONDS)
 
+    def _keep_up(self, generation: Generation, now: float) -> None:
+        for child in generation.children:
+            if len(self._signals) > self._heeded:
+                return  # an end may be due: what is not started need not be ended
+            if child.process is None and now >= child.start_at:
+                self._start(generation, child)
+            elif child.ready_since is not None:
+                self._check_vitals(child, now)
+
+    def _end_retired(self, now: float) -> None:
+        for generation in list(self._retired):
+            if generation.is_gone:
+                generation.close()
+                self._retired.remove(generation)
+            elif generation.end_by is not None and now >= generation.end_by:
+                generation.kill(now + DRAIN_SECONDS)
+            elif not generation.has_front_ends:
+                generation.end_engines()
+
     def _heed_signals(self) -> None:
-        """End: gently at the first signal, at once at the second."""
+        """Reload at SIGHUP; end gently at the first other signal, at once at the second."""
         while self._heeded < len(self._signals):
             number = self._signals[self._heeded]
             self._heeded += 1
-            if self._heeded == 1:
+            if number == signal.SIGHUP:
+                self._reload()
+                continue
+            self._end_signals += 1
+            if self._end_signals == 1:
                 logger.info("%s: finishing what was received", signal.Signals(number).name)
                 self._end(0)
             else:
                 self._status = self._status or 128 + number  # a failure stays one
-                self._signal(self._children, signal.SIGKILL)
+                self._signal(signal.SIGKILL)
 
-    def _start(self, child: Child) -> None:
+    def _reload(self) -> None:
+        """Begin to load the model again, beside the one that serves."""
+        if self._end_by is not None:
+            return
+        if self._reloading is not None or self._next is not None or self._retired:
+            logger.warning("SIGHUP: the reload before this one is not over; send it again then")
+            return
+        logger.info("SIGHUP: loading the model again")
+        self._reloading = Reloading(self._config)
+
+    def _look_at_reload(self) -> None:
+        """Start the new generation's processes once its checkpoint is there."""
+        if self._reloading is None or not self._reloading.is_over:
+            return
+        checkpoint, self._reloading = self._reloading.checkpoint, None
+        if isinstance(checkpoint, Checkpoint):
+            self._next = self._generation(self._current.number + 1, checkpoint)
+        else:
+            self._keep_old_model(str(checkpoint))
+
+    def _keep_old_model(self, reason: str) -> None:
+        logger.error("the reload failed, the old model serves on: %s", reason)
+        self._board.slots[0][RELOADS.word("failure")] += 1.0
+        if self._next is not None:
+            self._next.kill(time.monotonic() + DRAIN_SECONDS)
+            self._retired.append(self._next)
+            self._next = None
+
+    def _promote(self, generation: Generation) -> None:
+        """A generation is ready: it serves from now on, and the one before finishes."""
+        self._current.retire(time.monotonic() + DRAIN_SECONDS)
+        self._retired.append(self._current)
+        self._current, self._next = generation, None
+        self._board.slots[0][RELOADS.word("success")] += 1.0
+        logger.info("the model is loaded again and serves")
+
+    def _start(self, generation: Generation, child: Child) -> None:
         child.start()
-        self._selector.register(child, selectors.EVENT_READ, lambda: self._hear(child))
+        self._selector.register(child, selectors.EVENT_READ, lambda: self._hear(generation, child))
 
-    def _hear(self, child: Child) -> None:
+    def _hear(self, generation: Generation, child: Child) -> None:
         news = child.news()
         if news is None:
-            self._died(child)
+            self._died(generation, child)
             return
         now = time.monotonic()
         for line in news:
             word, *mark = line.split()
             if word == CLEARED:
-                self._suspects.clear((int(mark[0]), int(mark[1])))
+                generation.suspects.clear((int(mark[0]), int(mark[1])))
             elif word == "ready":
                 child.ready_since = now
                 child.was_ever_ready = True
         self._count_ready()
-        if not self._served and all(child.ready_since is not None for child in self._children):
+        if generation is self._next and generation.is_ready and self._end_by is None:
+            self._promote(generation)
+        if not self._served and self._current.is_ready:
             self._served = True
             with contextlib.suppress(OSError):  # nobody reads it: no reason to end
                 print(f"Packhorse serves {self._name} on {self._url}", flush=True)
 
-    def _died(self, child: Child) -> None:
+    def _died(self, generation: Generation, child: Child) -> None:
         self._selector.unregister(child)
         slot = self._board.slots[child.launch.slot]
         clear_gauges(slot)
@@ -209,9 +255,12 @@ class Supervisor:
         status = child.bury(time.monotonic())
         if child.kind is Kind.ENGINE:
             # Whoever kills what works does not show that a text is at fault.
-            self._investigate(child, status != -signal.SIGKILL or was_stuck)
+            generation.investigate(child, status != -signal.SIGKILL or was_stuck)
         self._count_ready()
-        if self._end_by is not None:
+        if self._end_by is not None or generation.end_by is not None:
+            return
+        if child.given_up and generation is self._next:
+            self._keep_old_model(f"{child} {described(status)}")
             return
         if child.given_up:
             logger.error("%s %s, and is given up", child, described(status))
@@ -219,13 +268,6 @@ class Supervisor:
             return
         logger.error("%s %s; it is replaced", child, described(status))
         self._board.slots[0][RESTARTS.word(child.kind)] += 1.0
-
-    def _investigate(self, child: Child, crashed: bool) -> None:
-        """Suspect what a dead engine had on its device, and tell the next of it."""
-        found = on_device(child.launch.journal_fd)
-        if crashed:
-            self._suspects.crashed_with(found)
-        child.launch = child.launch.suspecting(self._suspects.suspects, self._suspects.refused)
 
     def _check_vitals(self, child: Child, now: float) -> None:
         fault = Vitals(self._board, child.launch.slot).fault(now)
@@ -247,41 +289,46 @@ class Supervisor:
         self._status = status
         self._end_by = time.monotonic() + DRAIN_SECONDS
         self._http.close()  # front ends close theirs: from then on connections are refused
-        self._signal(self._front_ends, signal.SIGTERM)
+        for generation in self._generations:
+            for child in generation.front_ends:
+                child.signal(signal.SIGTERM)
 
-    def _signal(self, children: list[Child], number: int) -> None:
-        for child in children:
-            child.signal(number)
+    def _signal(self, number: int) -> None:
+        for generation in self._generations:
+            for child in generation.children:
+                child.signal(number)
 
     def _count_ready(self) -> None:
-        for kind, children in ((Kind.ENGINE, self._engines), (Kind.FRONT_END, self._front_ends)):
-            ready = sum(child.ready_since is not None for child in children)
+        for kind in Kind:
+            ready = sum(
+                child.ready_since is not None
+                for child in self._current.children
+                if child.kind is kind
+            )
             self._board.slots[0][READY.word(kind)] = ready
 
     def _close(self) -> None:
         """Leave nothing behind, whatever happened."""
         now = time.monotonic()
-        for child in self._children:
-            if child.process is not None:
-                child.signal(signal.SIGKILL)
-                child.bury(now)
         self._selector.close()
-        for listener in self._listeners:
-            listener.close()
-        for engine in self._engines:
-            os.close(engine.launch.journal_fd)
+        for generation in self._generations:
+            for child in generation.children:
+                if child.process is not None:
+                    child.signal(signal.SIGKILL)
+                    child.bury(now)
+            generation.close()
         os.close(self._board.fd)
 
 
 @contextlib.contextmanager
 def _signals_to(supervisor: Supervisor) -> Iterator[None]:
-    """SIGTERM and SIGINT wake the supervisor, which is told of them."""
+    """SIGTERM, SIGINT and SIGHUP wake the supervisor, which is told of them."""
     woken, waking = socket.socketpair()
     woken.setblocking(False)
     waking.setblocking(False)
     previous = {
         number: signal.signal(number, lambda number, _: supervisor.on_signal(number))
-        for number in (signal.SIGTERM, signal.SIGINT)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     }
     previous_fd = signal.set_wakeup_fd(waking.fileno())
     supervisor.watch(woken)

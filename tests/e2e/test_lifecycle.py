@@ -73,7 +73,7 @@ def test_it_lives_before_it_is_ready_and_at_sigterm_finishes_what_it_has() -> No
         port = free.getsockname()[1]
     made = Service(port=port)
     made.url = f"http://127.0.0.1:{port}"
-    made.control(load_seconds=1.5, seconds=1.0)
+    made.control(load_seconds=4.0, seconds=1.0)
     made.start(wait=False)
     try:
         until(lambda: status_of(made) == 503)
@@ -102,7 +102,7 @@ def test_a_second_signal_ends_at_once() -> None:
             asked = clients.submit(server.predict, "a")
             until(lambda: server.metric("packhorse_inputs_in_flight") == 1)
             server.signal(signal.SIGINT)
-            until(lambda: status_of(server) == 0)
+            until(lambda: status_of(server) == 503)
             started = time.monotonic()
             server.signal(signal.SIGINT)
             assert server.wait() == 128 + signal.SIGINT

@@ -22,6 +22,8 @@ FLOORS = {
     "packhorse.verbs": "roof",
     "packhorse.supervisor": "roof",
     "packhorse.suspects": "roof",
+    "packhorse.generation": "roof",
+    "packhorse.reloading": "roof",
     "packhorse.server": "front tower",
     "packhorse.tokenizing": "front tower",
     "packhorse.postprocess": "front tower",

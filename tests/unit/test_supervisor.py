@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from packhorse import supervisor
+from packhorse import generation, supervisor
 from packhorse.checkpoint import load_checkpoint
 from packhorse.child import Child, Kind
 from packhorse.config import Config, ServerOptions, resolve
@@ -57,7 +57,7 @@ class World:
                 self.process = process  # type: ignore[assignment]
                 world.on_start(self, process)
 
-        monkeypatch.setattr(supervisor, "Child", FakeChild)
+        monkeypatch.setattr(generation, "Child", FakeChild)
         monkeypatch.setattr(supervisor, "name_process", lambda title: None)
         monkeypatch.setattr(supervisor, "DRAIN_SECONDS", 1.0)
         self.started: list[Child] = []

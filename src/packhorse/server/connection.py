@@ -20,6 +20,9 @@ from packhorse.server.schemas import error_body, error_text
 
 EXTENSION = "packhorse.exchange"
 
+CLOSE = (b"connection", b"close")
+"""Among the default headers once every answer is the last of its connection."""
+
 STALL_SECONDS = 20.0
 """A client that sends nothing for so long in the middle of a request is cut off (at most twice
 that), and so is one whose headers take longer."""
@@ -69,6 +72,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         super().on_headers_complete()
+        if CLOSE in self.server_state.default_headers:
+            self.cycle.keep_alive = False
         self.scope["extensions"] = {EXTENSION: Exchange(self, self.cycle)}  # type: ignore[dict-item]
 
     def data_received(self, data: bytes) -> None:
@@ -113,6 +118,12 @@ class Connection(HttpToolsProtocol):
             % (STATUS_LINE[status], _ids.new(), len(body), body)
         )
         self.transport.close()
+
+    def close_after_answer(self) -> None:
+        """The answer that is in work is the last; see also ``on_headers_complete``."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+            self.cycle.default_headers = self.server_state.default_headers
 
     def stalls(self) -> bool:
         """Whether the client has kept us waiting since the last time this was asked."""
@@ -184,7 +195,7 @@ class Exchange:
         lines = [STATUS_LINE[200]]
         for name, value in connection.server_state.default_headers:
             lines += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
+        if not cycle.keep_alive and CLOSE not in connection.server_state.default_headers:
             lines.append(b"connection: close\r\n")
         lines += (b"content-length: %d\r\n" % len(body), self._lines, head, b"\r\n", body)
         connection.transport.write(b"".join(lines))

@@ -201,10 +201,14 @@ class EngineLink:
 
 
 class EngineClient:
-    """All engines."""
+    """All engines.
+
+    refusal  why nothing new is sent to any, however well they are; None while it is
+    """
 
     def __init__(self, links: PySequence[EngineLink]) -> None:
         self.links = links
+        self.refusal: str | None = None
 
     def connect(self) -> None:
         """Connect to all."""
@@ -224,8 +228,8 @@ class EngineClient:
 
     @property
     def fault(self) -> str | None:
-        """Why no engine can be used, or None."""
-        return self.best().fault
+        """Why nothing can be sent to an engine, or None."""
+        return self.refusal or self.best().fault
 
     @property
     def info(self) -> dict[str, Any] | None:

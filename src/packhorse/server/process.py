@@ -27,8 +27,9 @@ from packhorse.launch import Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
 from packhorse.server.admission import Admission
 from packhorse.server.app import App
-from packhorse.server.connection import STALL_SECONDS, Connection, sweep
+from packhorse.server.connection import CLOSE, STALL_SECONDS, Connection, sweep
 from packhorse.server.dispatcher import Dispatcher
+from packhorse.server.draining import GRACE_SECONDS, until_answered, until_deserted
 from packhorse.server.engine_client import EngineClient, EngineLink
 from packhorse.server.observations import Observations, ShadowCounts
 from packhorse.server.response_cache import ResponseCache
@@ -48,6 +49,8 @@ KEEP_ALIVE_SECONDS = 75
 """Longer than load balancers keep idle connections (60 s): they must be the ones to close."""
 
 LOOK_SECONDS = 0.25
+
+RELOAD_LOOK_SECONDS = 0.05
 
 SHADOW_SHARE = 0.001
 """Of this share of texts the ids are compared with those of `tokenizers`."""
@@ -70,6 +73,19 @@ class Server(uvicorn.Server):
         self._board = board
         self._slot = slot
         self.acceptor: Acceptor | None = None
+
+    def close_after_answers(self) -> None:
+        """From now on every answer is the last of its connection, and says so."""
+        self.config.encoded_headers.append(CLOSE)  # for the lists that are made from now on
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
+        for connection in self.open_connections:
+            if isinstance(connection, Connection):
+                connection.close_after_answer()
+
+    @property
+    def open_connections(self) -> list[object]:
+        """Those of clients, idle ones too."""
+        return list(self.server_state.connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -107,7 +123,7 @@ class FrontEnd:
         self._engines = EngineClient(
             [
                 EngineLink(address, Vitals(board, slot))
-                for slot, address in enumerate(launch.engines, 1)
+                for slot, address in enumerate(launch.engines, launch.first_slot)
             ]
         )
         admission = Admission(
@@ -142,15 +158,19 @@ class FrontEnd:
         )
         self._shadow = ShadowCounts(tokenizer, board.slots[launch.slot])
         self._announced = False
+        self._ending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until ``end``, and then until what was received is answered."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.end)
+        loop.add_signal_handler(signal.SIGUSR1, self.retire)
         loop.add_reader(sys.stdin.fileno(), self.end)  # its end: the supervisor is gone
         looking = asyncio.create_task(_every(LOOK_SECONDS, self._look))
         sweeping = asyncio.create_task(_every(STALL_SECONDS, self._sweep))
         self._engines.connect()
+        if self._launch.generation:
+            await self._engines_ready()  # meanwhile the generation before takes connections
         await self._server.serve([socket.socket(fileno=self._launch.listener_fd)])
         looking.cancel()
         sweeping.cancel()
@@ -159,10 +179,34 @@ class FrontEnd:
             self._tracing.close()
 
     def end(self) -> None:
-        """Take nothing new, finish what is there."""
-        self._service.draining = True
-        self._server.should_exit = True
+        """Finish what is there, and refuse what comes later."""
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        if not self._service.draining:
+            self._service.draining = True
+            self._ending = asyncio.create_task(self._end())
+
+    def retire(self) -> None:
+        """Finish with the connections that are open: another generation serves."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._retire())
+
+    async def _end(self) -> None:
+        self._server.close_after_answers()
+        await asyncio.sleep(GRACE_SECONDS)
+        self._engines.refusal = "the server is shutting down"
+        await until_answered(self._server, DRAIN_SECONDS)
+        self._server.should_exit = True
+
+    async def _retire(self) -> None:
+        if self._server.acceptor is not None:
+            self._server.acceptor.close()
+        self._server.close_after_answers()
+        await until_deserted(self._server, DRAIN_SECONDS)
+        self._server.should_exit = True
+
+    async def _engines_ready(self) -> None:
+        while self._engines.fault is not None and not self._service.draining:
+            await asyncio.sleep(RELOAD_LOOK_SECONDS)
 
     def _look(self) -> None:
         self._vitals.beat(time.monotonic(), waiting_since=0.0, patience=math.inf)

@@ -1,0 +1,88 @@
+"""Engines and front ends are killed under load, again and again: nothing hangs, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.service import service, until
+from tests.e2e.test_lifecycle import ended, status_of
+from tests.e2e.test_signals_under_load import Client, finish
+
+READY_SECONDS = 3.0
+RESTARTS = 'packhorse_restarts_total{{child="{}"}}'
+
+
+def abstract_sockets() -> set[str]:
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return {line.split()[-1] for line in lines if "@packhorse-" in line}
+
+
+def left_in_shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("*packhorse*")}
+
+
+@pytest.mark.long
+def test_killed_engines_cost_a_503_at_most(long_seconds: float) -> None:
+    """With the real engine and the demo model; ready again within 3 s where the cores are free."""
+    kills = 20 if long_seconds > 30 else 2
+    sockets, memory = abstract_sockets(), left_in_shared_memory()
+    with service(real=True, front_ends=1, default_timeout_ms=5000) as server:
+        children = server.children()
+        clients = [Client(server) for _ in range(4)]
+        windows: list[tuple[float, float]] = []
+        try:
+            for number in range(1, kills + 1):
+                time.sleep(1.0)
+                killed = time.monotonic()
+                os.kill(server.child("engine 0"), signal.SIGKILL)
+                until(
+                    lambda n=number: (
+                        server.metric(RESTARTS.format("engine")) == n and status_of(server) == 200
+                    ),
+                    60,
+                )
+                windows.append((killed - 0.05, time.monotonic() + 0.3))
+        finally:
+            asked = finish(clients)
+        assert {one.status for one in asked} <= {200, 503}
+        outside = [
+            one for one in asked if not any(start < one.sent < end for start, end in windows)
+        ]
+        served = sum(one.status == 200 for one in outside)
+        assert served >= 0.99 * len(outside)
+        if kills == 20:
+            assert max(end - start for start, end in windows) <= READY_SECONDS + 0.35
+        children += server.children()
+    assert all(map(ended, children))
+    assert abstract_sockets() <= sockets
+    assert left_in_shared_memory() <= memory
+
+
+def test_a_killed_front_end_resets_only_its_own_connections() -> None:
+    with service(device=True, front_ends=2) as server:
+        server.control(seconds=0.01)
+        clients = [Client(server) for _ in range(6)]
+        try:
+            until(lambda: all(len(client.asked) > 3 for client in clients))
+            time.sleep(0.6)  # until connections are counted
+            victim = server.child("front end 0")
+            killed = time.monotonic()
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: len(server.children("front end")) == 2 and ended(victim))
+            replaced = time.monotonic()
+            until(lambda: server.metric('packhorse_ready_processes{child="front_end"}') == 2)
+            time.sleep(0.3)
+        finally:
+            finish(clients)
+        lost = [client for client in clients if any(not one.status for one in client.asked)]
+        assert len(lost) < len(clients)  # those of the other front end noticed nothing
+        for client in clients:
+            failures = [one for one in client.asked if one.status != 200]
+            assert len(failures) <= 1  # the request that was there; the next one was served
+            assert all(one.sent < killed + 0.5 for one in failures)
+        assert replaced - killed <= 1.0
