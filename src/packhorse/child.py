@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 
-from packhorse.config import secret_variables
-from packhorse.launch import Launch, tell
+from packhorse.launch import STANDBY, Launch, tell
 
 STARTS_IN_A_ROW = 5
 """A child that dies so often in a row is given up.
@@ -47,6 +47,20 @@ batch, which is how it frees the interpreter's lock.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A process that has not been told what it is for; ``lent_fd`` is its own end of the pipe."""
+
+    process: subprocess.Popen[bytes]
+    status_fd: int
+    lent_fd: int
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        os.close(self.status_fd)
+
+
 class Child:
     """A process that can be started again and again; times are those of time.monotonic().
 
@@ -67,6 +81,7 @@ class Child:
         self.faulty_since: float | None = None
         self.was_stuck = False
         self._status_fd = -1
+        self._standby: _Place | None = None
         self._deaths = 0
 
     def __str__(self) -> str:
@@ -77,25 +92,58 @@ class Child:
         return self._status_fd
 
     def start(self) -> None:
-        """Start a process here; its status pipe is new."""
-        self._status_fd, lent = os.pipe()
-        os.set_blocking(self._status_fd, False)
-        launch = self.launch.reporting_to(lent)
-        environment = {k: v for k, v in os.environ.items() if k not in secret_variables()}
-        environment |= _ONE_THREAD if self.kind is Kind.FRONT_END else {}
-        self.process = subprocess.Popen(
+        """Start a process here, or have the one that stands by take the place."""
+        place = self._take_standby() or self._spawn()
+        self.process, self._status_fd = place.process, place.status_fd
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # dead already; its status pipe will say so
+            tell(self.process.stdin, self.launch.reporting_to(place.lent_fd))
+
+    def is_due_for_standby(self, now: float) -> bool:
+        """Whether an engine has served long enough for another to be prepared beside it."""
+        return (
+            self.kind is Kind.ENGINE
+            and self._standby is None
+            and self.ready_since is not None
+            and now - self.ready_since >= STEADY_SECONDS
+        )
+
+    def prepare(self) -> None:
+        """Have a process stand by for the next start, with its libraries imported."""
+        if self._standby is None:
+            self._standby = self._spawn(STANDBY)
+
+    def dismiss(self) -> None:
+        """End the process that stands by, if one does."""
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            standby.process.kill()
+            standby.process.wait()
+            standby.close()
+
+    def _take_standby(self) -> _Place | None:
+        standby, self._standby = self._standby, None
+        if standby is not None and standby.process.poll() is not None:  # killed meanwhile
+            standby.close()
+            return None
+        return standby
+
+    def _spawn(self, *arguments: str) -> _Place:
+        """A process that waits for its launch document; its status pipe is new."""
+        status_fd, lent = os.pipe()
+        os.set_blocking(status_fd, False)
+        environment = os.environ | (_ONE_THREAD if self.kind is Kind.FRONT_END else {})
+        process = subprocess.Popen(
             # -P: a file in the working directory that is called like a library is not imported.
-            [sys.executable, "-P", "-m", _MODULES[self.kind]],
+            [sys.executable, "-P", "-m", _MODULES[self.kind], *arguments],
             stdin=subprocess.PIPE,
             stdout=2,  # standard output is the supervisor's
-            pass_fds=launch.lent_fds,
+            pass_fds=self.launch.reporting_to(lent).lent_fds,
             env=environment,
             process_group=0,  # Ctrl-C is for the supervisor, which then ends its children in order
         )
         os.close(lent)
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # dead already; its status pipe will say so
-            tell(self.process.stdin, launch)
+        return _Place(process, status_fd, lent)
 
     def news(self) -> list[str] | None:
         """Lines that the process reported, or None when it is dead."""

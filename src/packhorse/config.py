@@ -48,6 +48,7 @@ OPTIMISATIONS = {
     "allocator": "memory that was freed is kept in the process (CPU, glibc)",
     "fast-tokenizer": "nanotoken or gigatoken in place of tokenizers",
     "overlap": "texts are tokenised and batches formed while the device works",
+    "standby": "a process waits to take a dead engine's place (server)",
     "dedup": "equal texts in flight are computed once (server)",
 }
 """What can be switched off by name, so that anyone can measure what it brings."""
@@ -130,6 +131,11 @@ class EngineOptions:
     )
     threads: int | str = option(
         AUTO, "Threads of the CPU engine. auto: the container's quota of cores.", positive_or_auto
+    )
+    standby: bool = option(
+        True,
+        "Keep a process that has imported PyTorch, to replace a dead engine sooner (server).",
+        boolean,
     )
     without: tuple[str, ...] = option(
         (),

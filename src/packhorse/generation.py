@@ -90,6 +90,8 @@ class Generation:
     def retire(self, end_by: float) -> None:
         """Have front ends take no connection more and finish with those that they have."""
         self.end_by = end_by
+        for child in self.engines:
+            child.dismiss()
         for child in self.front_ends:
             child.signal(signal.SIGUSR1)
 
@@ -121,4 +123,5 @@ class Generation:
         for listener in self._listeners:
             listener.close()
         for engine in self.engines:
+            engine.dismiss()
             os.close(engine.launch.journal_fd)

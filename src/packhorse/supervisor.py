@@ -95,6 +95,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []  # that came, in order
         self._heeded = 0  # how many of them were acted on
+        self._stands_by = config.engine.standby and "standby" not in config.engine.without
         self._end_signals = 0
         self._status = 0
         self._served = False
@@ -158,6 +159,8 @@ class Supervisor:
                 self._start(generation, child)
             elif child.ready_since is not None:
                 self._check_vitals(child, now)
+                if self._stands_by and child.is_due_for_standby(now):
+                    child.prepare()
 
     def _end_retired(self, now: float) -> None:
         for generation in list(self._retired):

@@ -68,7 +68,7 @@ class Service:
             path = os.pathsep.join(filter(None, [str(fake), inherited.get("PYTHONPATH")]))
             inherited |= {"PYTHONPATH": path, variable: str(self._control_file)}
         self._environment = inherited | (environment or {})
-        self._settings = {"port": 0, "front_ends": 1} | settings
+        self._settings = {"port": 0, "front_ends": 1, "standby": "off"} | settings
         self.url = ""
         self.process: subprocess.Popen[str] | None = None
         self.control()

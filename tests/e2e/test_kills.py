@@ -31,7 +31,7 @@ def test_killed_engines_cost_a_503_at_most(long_seconds: float) -> None:
     """With the real engine and the demo model; ready again within 3 s where the cores are free."""
     kills = 20 if long_seconds > 30 else 2
     sockets, memory = abstract_sockets(), left_in_shared_memory()
-    with service(real=True, front_ends=1, default_timeout_ms=5000) as server:
+    with service(real=True, front_ends=1, default_timeout_ms=5000, standby="on") as server:
         children = server.children()
         clients = [Client(server) for _ in range(4)]
         windows: list[tuple[float, float]] = []
@@ -73,8 +73,8 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
             victim = server.child("front end 0")
             killed = time.monotonic()
             os.kill(victim, signal.SIGKILL)
-            until(lambda: len(server.children("front end")) == 2 and ended(victim))
-            replaced = time.monotonic()
+            until(lambda: ended(victim) and len(server.children()) == 3)
+            replaced = time.monotonic()  # the next has been started
             until(lambda: server.metric('packhorse_ready_processes{child="front_end"}') == 2)
             time.sleep(0.3)
         finally:
@@ -86,3 +86,20 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
             assert len(failures) <= 1  # the request that was there; the next one was served
             assert all(one.sent < killed + 0.5 for one in failures)
         assert replaced - killed <= 1.0
+
+
+def test_the_process_that_stands_by_takes_a_dead_engines_place_and_is_replaced_itself() -> None:
+    with service(device=True, standby="on") as server:
+        until(lambda: len(server.children("standby engine")) == 1)
+        standby = server.child("standby engine")
+        os.kill(server.child("engine 0"), signal.SIGKILL)
+        until(lambda: server.children("engine 0") == [standby])
+        until(lambda: status_of(server) == 200)
+        assert server.predict("word").status_code == 200
+        until(lambda: len(server.children("standby engine")) == 1)
+        children = server.children()
+        os.kill(server.child("standby engine"), signal.SIGKILL)
+        os.kill(server.child("engine 0"), signal.SIGKILL)
+        until(lambda: server.metric(RESTARTS.format("engine")) == 2 and status_of(server) == 200)
+        children += server.children()
+    assert all(map(ended, children))

@@ -212,6 +212,7 @@ def test_every_setting_can_be_given_as_a_flag(monkeypatch: pytest.MonkeyPatch) -
         "cors_allow_origin": "*",
         "trusted_proxies": "::1",
         "dedup": "off",
+        "standby": "off",
         "otlp_endpoint": "http://localhost:4318",
     }
     for section, field in options():

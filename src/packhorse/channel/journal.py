@@ -23,8 +23,8 @@ from packhorse.request import Int32Array, Sequences
 Fingerprint = tuple[int, int]
 """Length in tokens, and 64 bits of a hash over ids and segment."""
 
-PAGES = 4
-"""Batches on the device at once, at most."""
+PAGES = 128
+"""Batches that can be written down at once: more than any runner has in flight."""
 
 _PAGE_ROOM = 1 << 30  # from one page to the next, in the sparse file
 _HEADER = struct.Struct("=QQQ")  # sequences, or 0 for a page struck out; tokens; has segments
@@ -35,10 +35,9 @@ class Journal:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._pages = [mmap.mmap(fd, 1 << 20, offset=page * _PAGE_ROOM) for page in range(PAGES)]
-        self._free = list(range(PAGES))
-        for page in range(PAGES):
-            self._commit(page, 0, 0, False)
+        self._pages: dict[int, mmap.mmap] = {}
+        self._free = list(reversed(range(PAGES)))
+        on_device(fd)  # what a predecessor left
 
     @staticmethod
     def create() -> int:
@@ -54,8 +53,9 @@ class Journal:
         if batch.segment_starts is not None:
             arrays.append(batch.segment_starts)
         size = _HEADER.size + sum(array.nbytes for array in arrays)
-        if size > len(self._pages[page]):
-            self._pages[page] = mmap.mmap(self._fd, 2 * size, offset=page * _PAGE_ROOM)
+        if page not in self._pages or size > len(self._pages[page]):
+            room = max(1 << 20, 2 * size)
+            self._pages[page] = mmap.mmap(self._fd, room, offset=page * _PAGE_ROOM)
         at = _HEADER.size
         for array in arrays:
             np.frombuffer(self._pages[page], np.int32, array.size, at)[:] = array

@@ -38,7 +38,7 @@ from packhorse.channel.vitals import BEAT_SECONDS, Vitals
 from packhorse.engine.device_gauges import DeviceGauges
 from packhorse.engine.quarantine import Quarantine
 from packhorse.errors import InternalError, SetupError
-from packhorse.launch import CLEARED, DEVICE_BROKEN, Launch, complain, learn, name_process
+from packhorse.launch import CLEARED, DEVICE_BROKEN, STANDBY, Launch, complain, learn, name_process
 from packhorse.metrics import (
     BATCH_SEQUENCES,
     BATCH_TIME,
@@ -323,6 +323,10 @@ def _parts_of(
 
 def main() -> int:
     """Load, say so, run. The exit status tells the supervisor what went wrong."""
+    if STANDBY in sys.argv[1:]:
+        name_process("standby engine")
+        # PyTorch takes seconds to import. Nothing is computed, and no device is touched.
+        import packhorse.engine.engine  # noqa: F401
     launch = learn()
     name_process(f"engine {launch.index} ({launch.config.model.device})")
     server = launch.config.server
