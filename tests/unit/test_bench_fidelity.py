@@ -124,7 +124,7 @@ def test_an_unseen_fault_and_a_line_that_broke_down_fail_the_run(
 
     monkeypatch.undo()
     monkeypatch.setattr(measuring, "FAULTS", (replace(FAULTS[0], folder=None),))
-    _, planted = measuring.measure([], 30, REVIEWS, "cpu", 1)
+    _, planted = measuring.measure([], 30, REVIEWS, "cpu", 1, 1)
     assert [(each.name, each.fault) for each in planted] == [(FAULTS[0].name, None)]
     result = Fidelity(1, None, 30, "", 1.0, {}, lines, planted, {})  # type: ignore[arg-type]
     assert len(result.failures) == 3
@@ -135,7 +135,7 @@ def test_an_unseen_fault_and_a_line_that_broke_down_fail_the_run(
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_gpu_keeps_the_limits(family: str) -> None:
     chosen = subjects([family], ["single label", "pairs"])
-    lines, planted = measuring.measure(chosen, 1024, REVIEWS, "cuda:0", 1)
+    lines, planted = measuring.measure(chosen, 1024, REVIEWS, "cuda:0", 1, 2)
     assert [line.fault for line in lines] == [None] * len(lines)
     assert all(each.fault for each in planted)
     assert len(lines) == 6

@@ -54,6 +54,12 @@ def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of ``bench fidelity``."""
+    parser.add_argument(
+        "--workers",
+        type=_positive,
+        default=1,
+        help="families measured at a time, each in a process of its own (default: %(default)s)",
+    )
     parser.add_argument("--families", help="only these, separated by commas; all without it")
     parser.add_argument("--problems", help="only these, separated by commas; all without it")
     parser.add_argument("--texts", type=_positive, default=1024, help="(default: %(default)s)")

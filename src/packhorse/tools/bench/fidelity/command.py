@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
-
-import torch
-import transformers
 
 from packhorse.config import AUTO
 from packhorse.hardware import detect
@@ -21,7 +17,7 @@ from packhorse.tools.bench.fidelity.lines import (
     Planted,
     worst_of,
 )
-from packhorse.tools.bench.fidelity.measure import LONGEST, measure
+from packhorse.tools.bench.fidelity.measure import LONGEST, measure, quiet
 from packhorse.tools.bench.fidelity.report import report
 from packhorse.tools.bench.fidelity.subjects import subjects
 from packhorse.tools.bench.ladder import run_now
@@ -33,17 +29,16 @@ def fidelity(arguments: argparse.Namespace) -> int:
 
     Raises ConfigError for wrong names, too few texts, or a GPU that is not there.
     """
-    logs: Any = transformers.utils.logging
-    logs.set_verbosity_error()
-    logs.disable_progress_bar()
     chosen = subjects(_names(arguments.families), _names(arguments.problems))
     threads = arguments.threads or detect().cpus
-    torch.set_num_threads(threads)  # for Transformers; the engine has a thread of its own
+    quiet(threads)
     started = time.monotonic()
     lines: list[Line] = []
     planted: list[Planted] = []
     for device in _devices(arguments.device):
-        more, seen = measure(chosen, arguments.texts, arguments.reviews, device, threads)
+        more, seen = measure(
+            chosen, arguments.texts, arguments.reviews, device, threads, arguments.workers
+        )
         lines += more
         planted += seen
     result = Fidelity(

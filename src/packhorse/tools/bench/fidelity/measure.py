@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, groupby
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import torch
+import transformers
 
 from packhorse import Encoder
 from packhorse.checkpoint import DEMO_MODEL, load_checkpoint
@@ -19,7 +27,7 @@ from packhorse.tools.bench.climb import say
 from packhorse.tools.bench.fidelity.checkpoints import write_checkpoint
 from packhorse.tools.bench.fidelity.faults import FAULTS, Fault
 from packhorse.tools.bench.fidelity.lines import Errors, Line, Planted, verdict
-from packhorse.tools.bench.fidelity.subjects import PROBLEMS, Subject
+from packhorse.tools.bench.fidelity.subjects import PROBLEMS, Subject, subjects
 from packhorse.tools.bench.fidelity.transformers_side import Rows, answers, tokenised
 from packhorse.tools.bench.workloads import distinct_reviews
 
@@ -90,21 +98,56 @@ class Bench:
 
 
 def measure(
-    chosen: Sequence[Subject], count: int, reviews: Path, device: str, threads: int
+    chosen: Sequence[Subject], count: int, reviews: Path, device: str, threads: int, workers: int
 ) -> tuple[list[Line], list[Planted]]:
     """Every line of the subjects on one device, and the planted faults there.
 
+    ``workers`` families are measured at a time, each in a process of its own.
     Raises ConfigError when there are not so many texts.
     """
+    texts = some_texts(count, reviews)
+    families = [
+        (family, [subject.problem.name for subject in group])
+        for family, group in groupby(chosen, key=lambda subject: subject.family)
+    ]
+    of_family = partial(_of_family, texts=texts, device=device, threads=threads)
+    if workers == 1:
+        lines = [of_family(family) for family in families]
+    else:
+        spawned = get_context("spawn")
+        with ProcessPoolExecutor(workers, spawned, initializer=quiet, initargs=(threads,)) as pool:
+            lines = list(pool.map(of_family, families))
+    with _bench(texts, device, threads) as bench:
+        return list(chain.from_iterable(lines)), [_planted(bench, fault) for fault in FAULTS]
+
+
+def quiet(threads: int) -> None:
+    """Transformers says little, and takes as many threads as we do."""
+    logs: Any = transformers.utils.logging
+    logs.set_verbosity_error()
+    logs.disable_progress_bar()
+    torch.set_num_threads(threads)  # for Transformers; the engine has threads of its own
+
+
+@contextmanager
+def _bench(texts: list[str], device: str, threads: int) -> Iterator[Bench]:
     with TemporaryDirectory(prefix="packhorse-fidelity-") as folder:
-        bench = Bench(some_texts(count, reviews), Path(folder), device, threads)
-        lines = []
-        for subject in chosen:
+        yield Bench(texts, Path(folder), device, threads)
+
+
+def _of_family(
+    named: tuple[str, list[str]], texts: list[str], device: str, threads: int
+) -> list[Line]:
+    """The lines of a family and its problems, by name: they go to another process."""
+    family, problems = named
+    lines = []
+    with _bench(texts, device, threads) as bench:
+        for subject in subjects([family], problems):
             started = time.monotonic()
             lines += _lines(bench, subject)
             name = f"{subject.family}, {subject.problem.name}"
             say(f"{device}: {name}: {time.monotonic() - started:.1f} s")
-        return lines, [_planted(bench, fault) for fault in FAULTS]
+    return lines
 
 
 def some_texts(count: int, reviews: Path) -> list[str]:
