@@ -8,7 +8,6 @@ is left out or applied twice.
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import shutil
 import tempfile
@@ -23,6 +22,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
+
+from tests import tiny_tokenizers
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -116,6 +117,7 @@ def make(
     settings = {kind.keys.get(name, name): value for name, value in settings.items()}
     if num_labels is not None:
         settings["num_labels"] = num_labels
+    settings |= {"pad_token_id": pad_id(folder)} if family == "modernbert" else {}
     settings |= {"problem_type": problem_type, "initializer_range": initializer_range} | config
     with torch.random.fork_rng(devices=[]):  # Transformers draws numbers that are then replaced
         model = getattr(transformers, kind.prefix + head)(
@@ -126,12 +128,17 @@ def make(
     return folder
 
 
-@functools.cache
+_SHARED: dict[str, Path] = {}
+
+
 def shared(family: str = "bert", **options: Any) -> Path:
     """The folder of ``make(family, **options)``, built once a process. Only read it."""
-    root = Path(tempfile.mkdtemp(prefix="tiny-checkpoint-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    return make(root / family, family, **options)
+    key = repr((family, sorted(options.items())))
+    if key not in _SHARED:
+        root = Path(tempfile.mkdtemp(prefix="tiny-checkpoint-"))
+        atexit.register(shutil.rmtree, root, ignore_errors=True)
+        _SHARED[key] = make(root / family, family, **options)
+    return _SHARED[key]
 
 
 def randomize(model: torch.nn.Module, seed: int, spread: float) -> None:
@@ -243,6 +250,36 @@ def write_wordpiece(folder: Path, lowercase: bool = True) -> int:
     return len(vocabulary)
 
 
+def pad_id(folder: Path) -> int:
+    """The id of the pad token of the tokenizer in a folder."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return int(tokenizer.token_to_id("[PAD]"))
+
+
+def write_modern_byte_level(folder: Path, lowercase: bool = True) -> int:
+    """ModernBERT's kind of tokenizer; returns the size of its vocabulary."""
+    names = ["input_ids", "attention_mask"]
+    return _write_fast(folder, tiny_tokenizers.modern_byte_level(), names)
+
+
+def write_deberta_unigram(folder: Path, lowercase: bool = True) -> int:
+    """DeBERTa v3's kind of tokenizer; its model's table is longer than it, as the real one's."""
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    return _write_fast(folder, tiny_tokenizers.deberta_unigram(), names) + 28
+
+
+def _write_fast(folder: Path, tokenizer: tokenizers.Tokenizer, inputs: list[str]) -> int:
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": inputs,
+        "model_max_length": 10**30,
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return int(tokenizer.get_vocab_size())
+
+
 @dataclass(frozen=True)
 class Kind:
     """How a family is built: Transformers' classes, its names of our options, its tokenizer."""
@@ -278,4 +315,16 @@ KINDS = {
     "roberta": _bert_kin("Roberta"),
     "xlm-roberta": _bert_kin("XLMRoberta"),
     "camembert": _bert_kin("Camembert"),
+    "modernbert": Kind(
+        "ModernBertConfig",
+        "ModernBert",
+        _BERT_KEYS,
+        write_modern_byte_level,
+    ),
+    "deberta-v2": Kind(
+        "DebertaV2Config",
+        "DebertaV2",
+        _BERT_KEYS,
+        write_deberta_unigram,
+    ),
 }

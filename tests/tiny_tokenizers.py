@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from packhorse.checkpoint import Architecture, Checkpoint, ProblemType
 
@@ -99,6 +99,47 @@ def unigram() -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def modern_byte_level() -> tokenizers.Tokenizer:
+    """As ModernBERT's: byte-level BPE over NFC, [CLS] a [SEP] b [SEP], runs of spaces as tokens."""
+    trained = tokenizers.Tokenizer.from_str(_trained_byte_level())
+    tokenizer = tokenizers.Tokenizer(trained.model)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    spaces = [" " * count for count in range(2, 9)]
+    tokenizer.add_tokens([tokenizers.AddedToken(run, normalized=True) for run in spaces])
+    _add_bert_template(tokenizer)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def deberta_unigram() -> tokenizers.Tokenizer:
+    """As DeBERTa v3's: SentencePiece unigram, [CLS] a [SEP] b [SEP], special tokens in front."""
+    pieces = [(token, 0.0) for token in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")] + [("▁", -2.0)]
+    pieces += [(f"▁{word}", -4.0 - i / 50) for i, word in enumerate(WORDS)]
+    pieces += [(piece, -5.0) for piece in [*_PIECES, "中国"]]
+    pieces += [(letter, -8.0) for letter in dict.fromkeys(_LETTERS)]
+    pieces = list(dict(reversed(pieces)).items())[::-1]
+    tokenizer = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=3))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Strip(), normalizers.Precompiled(character_map(_CHARACTERS)), _fold_spaces()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    _add_bert_template(tokenizer)
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def _add_bert_template(tokenizer: tokenizers.Tokenizer) -> None:
+    tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]"])
+    tokenizer.add_special_tokens([tokenizers.AddedToken("[MASK]", lstrip=True, normalized=False)])
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=ids,
+    )
+
+
 def _fold_spaces() -> normalizers.Replace:
     return normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
 
@@ -108,6 +149,8 @@ BUILDERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "word_piece_cased": functools.partial(word_piece, lowercase=False),
     "byte_level": byte_level,
     "unigram": unigram,
+    "modern_byte_level": modern_byte_level,
+    "deberta_unigram": deberta_unigram,
 }
 """Every kind, by name."""
 

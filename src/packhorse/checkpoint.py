@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from packhorse.families import ACTIVATIONS, FAMILIES, OTHER_CLASSES, Family, Set
 from packhorse.hub import commit_of, fetch
 from packhorse.labels import ProblemType as ProblemType
 from packhorse.labels import labels_of, problem_type_of
+from packhorse.positions import DisentangledPositions, RotaryPositions, positions_of
 from packhorse.sentence import (
     Pooling,
     SentenceModules,
@@ -52,10 +54,12 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The shape of a BERT-kin encoder, in one vocabulary for every family.
+    """The shape of an encoder, in one vocabulary for every family.
 
     Lengths are in tokens. ``first_position`` is the position id of a
     sequence's first token: 0, or pad_token_id + 1 in the RoBERTa kin.
+    ``head_act`` is the head's activation where the config names it, ``mean_pooled`` whether the
+    head reads the mean of all tokens, ``positions`` how places enter attention besides a table.
     """
 
     family: str
@@ -72,6 +76,9 @@ class Architecture:
     type_vocab_size: int
     pad_token_id: int
     torch_dtype: str | None
+    head_act: str | None = None
+    mean_pooled: bool = False
+    positions: RotaryPositions | DisentangledPositions | None = None
 
     @property
     def head_size(self) -> int:
@@ -251,6 +258,7 @@ def _architecture(config: Mapping[str, Any], family: Family, path: Path) -> Arch
     def size(field: str) -> int:
         return _size(config, family.settings[field], path)
 
+    head_act = family.settings.get("head_act")
     architecture = Architecture(
         family=family.model_type,
         vocab_size=size("vocab_size"),
@@ -266,6 +274,9 @@ def _architecture(config: Mapping[str, Any], family: Family, path: Path) -> Arch
         type_vocab_size=size("type_vocab_size"),
         pad_token_id=_pad_token_id(config, family, path),
         torch_dtype=_dtype(config, path),
+        head_act=_activation(config, head_act, path) if head_act else None,
+        mean_pooled=config.get("classifier_pooling") == "mean",
+        positions=positions_of(family.positions, config, partial(refusal, path)),
     )
     _check_fit(architecture, family, path)
     if family.model_type == "albert":
@@ -293,9 +304,9 @@ def _value(config: Mapping[str, Any], setting: Setting) -> tuple[str, Any]:
 
 
 def _size(config: Mapping[str, Any], setting: Setting, path: Path) -> int:
-    """A whole number from 1 on (0 only as a family's fixed value)."""
+    """A whole number from 1 on; 0 only where that is a family's fixed value or its default."""
     key, value = _value(config, setting)
-    if setting.key is None or is_integer(value, 1):
+    if setting.key is None or is_integer(value, min(1, setting.default)):
         return int(value)
     raise refusal(path, key, value, f"a whole number from 1 to {LARGEST}")
 

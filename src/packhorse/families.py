@@ -56,6 +56,10 @@ OTHER_HEADS = (
     "pre_classifier.*",
     "cls.*",
     "lm_head.*",
+    "lm_predictions.*",
+    "mask_predictions.*",
+    "head.*",
+    "decoder.*",
     "predictions.*",
     "sop_classifier.*",
     "discriminator_predictions.*",
@@ -96,6 +100,7 @@ class Family:
     settings        field of ``Architecture`` to its place in config.json
     only            key of config.json to the values it may have; a missing one is fine
     ignorable       patterns of tensors (prefix removed) that no served task reads
+    positions       how places enter attention: by a table alone, "rotary" or "disentangled"
     """
 
     model_type: str
@@ -105,6 +110,7 @@ class Family:
     settings: Mapping[str, Setting]
     only: Mapping[str, tuple[Any, ...]]
     ignorable: tuple[str, ...]
+    positions: str | None = None
 
 
 BERT = Family(
@@ -256,6 +262,55 @@ ALBERT = replace(
     ignorable=("embeddings.position_ids", "embeddings.token_type_ids", "predictions.*"),
 )
 
+MODERNBERT = replace(
+    BERT,
+    model_type="modernbert",
+    prefix="model",
+    architectures=classes("ModernBert"),
+    settings=dict(BERT.settings)
+    | {
+        "vocab_size": Setting("vocab_size", 50368),
+        "num_layers": Setting("num_hidden_layers", 22),
+        "intermediate_size": Setting("intermediate_size", 1152),
+        "hidden_act": Setting("hidden_activation", "gelu"),
+        "head_act": Setting("classifier_activation", "gelu"),
+        "layer_norm_eps": Setting("norm_eps", 1e-5),
+        "max_position_embeddings": Setting("max_position_embeddings", 8192),
+        "type_vocab_size": Setting(None, 0),
+        "pad_token_id": Setting("pad_token_id", 50283),
+    },
+    only=dict(BERT.only) | {"classifier_pooling": ("cls", "mean", None)},
+    ignorable=(),
+    positions="rotary",
+)
+
+DEBERTA_V2 = replace(
+    BERT,
+    model_type="deberta-v2",
+    prefix="deberta",
+    architectures=classes("DebertaV2"),
+    settings=dict(BERT.settings)
+    | {
+        "vocab_size": Setting("vocab_size", 128100),
+        "hidden_size": Setting("hidden_size", 1536),
+        "num_layers": Setting("num_hidden_layers", 24),
+        "num_heads": Setting("num_attention_heads", 24),
+        "intermediate_size": Setting("intermediate_size", 6144),
+        "head_act": Setting("pooler_hidden_act", "gelu"),
+        "layer_norm_eps": Setting("layer_norm_eps", 1e-7),
+        "type_vocab_size": Setting("type_vocab_size", 0),
+    },
+    ignorable=(
+        "embeddings.position_ids",
+        # Without position_biased_input nothing is added to the embeddings.
+        "embeddings.position_embeddings.*",
+        "lm_predictions.*",
+        "mask_predictions.*",
+        "cls.predictions.*",
+    ),
+    positions="disentangled",
+)
+
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
@@ -268,6 +323,8 @@ FAMILIES: dict[str, Family] = {
         DISTILBERT,
         MPNET,
         ALBERT,
+        MODERNBERT,
+        DEBERTA_V2,
     )
 }
 

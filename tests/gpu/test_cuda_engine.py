@@ -118,13 +118,13 @@ def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
 
 
 def ten_times_eps(patch: pytest.MonkeyPatch) -> None:
-    norm = packhorse.models.load._Builder._norm
+    norm = packhorse.models.load._Builder.norm
 
     def wrong(self: packhorse.models.load._Builder, name: str) -> Norm:
         right = norm(self, name)
         return replace(right, eps=right.eps * 10)
 
-    patch.setattr(packhorse.models.load._Builder, "_norm", wrong)
+    patch.setattr(packhorse.models.load._Builder, "norm", wrong)
 
 
 def positions_off_by_one(patch: pytest.MonkeyPatch) -> None:
@@ -149,6 +149,7 @@ def neighbours_key_visible(patch: pytest.MonkeyPatch) -> None:
         heads: int,
         bias: None = None,
         out: None = None,
+        scratch: None = None,
     ) -> torch.Tensor:
         ends = (layout.ends + 1).clamp(max=qkv.shape[0])  # type: ignore[attr-defined]
         return attend(self, qkv, replace(layout, ends=ends), heads, bias, out)

@@ -10,6 +10,7 @@ import torch
 
 from packhorse import kernels
 from packhorse.kernels import reference
+from packhorse.models.distances import log_buckets, rotation_tables
 
 pytestmark = [
     pytest.mark.gpu,
@@ -295,3 +296,82 @@ def test_kernels_that_overlap_wait_for_each_other(ops):
             result.fill_(torch.nan)
             graph.replay()
             assert torch.equal(result, first)
+
+
+def related_oracle(qkv, lengths, heads, window, vectors, scale):
+    """``oracle`` with far keys hidden and scores of positions added, pair by pair."""
+    rows = []
+    for part in qkv.double().split(lengths):
+        q, k, v = part.view(len(part), 3, heads, -1).permute(1, 2, 0, 3)
+        places = torch.arange(len(part), device="cuda")
+        distance = places[:, None] - places
+        scores = q @ k.transpose(1, 2)
+        if vectors is not None:
+            bucket = vectors.buckets.long()[distance + len(vectors.buckets) // 2]
+            by_head = [t.double().view(len(t), heads, -1).transpose(0, 1) for t in vectors[:2]]
+            c2p, p2c = q @ by_head[0].transpose(1, 2), k @ by_head[1].transpose(1, 2)
+            scores = scores + c2p.gather(2, bucket.expand(heads, -1, -1))
+            columns = bucket.t().expand(heads, -1, -1)
+            scores = scores + p2c.gather(2, columns).transpose(1, 2)
+        scores = scores * scale
+        if window is not None:
+            scores = scores.masked_fill(distance.abs() > window, -torch.inf)
+        rows.append((scores.softmax(-1) @ v).transpose(0, 1).reshape(len(part), -1))
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("window", "disentangled"), [(64, False), (8, False), (None, True), (20, True)]
+)
+def test_windows_and_positions_in_fuzzed_batches(ops, dtype, seed, window, disentangled):
+    lengths = fuzzed_lengths(seed)
+    heads, head = [(3, 64), (2, 32), (2, 128), (2, 48)][seed]
+    width, tokens, scale = heads * head, sum(lengths), (3 * head) ** -0.5
+    bounds, count = bounds_of(lengths), torch.tensor([len(lengths)]).int().cuda()
+    qkv = draw(tokens, 3 * width, dtype=dtype)
+    _, starts, ends = ops.expand(bounds, count, tokens)
+    vectors = positions = None
+    if disentangled:
+        buckets = log_buckets(512, 256, 256, 512).cuda()
+        tables = (draw(512, width, dtype=dtype) for _ in range(2))
+        vectors = reference.PositionVectors(*tables, buckets)
+        positions = ops.position_scores(qkv, starts, ends, heads, vectors, scale)
+    wanted = related_oracle(qkv, lengths, heads, window, vectors, scale)
+    got = ops.packed_attention(
+        qkv, starts, ends, heads, window=window, positions=positions, scale=scale
+    )
+    # Scores of positions are rounded to the type before they are exponents.
+    assert (got.double() - wanted).abs().max() < 4 * attention_tolerance(dtype)
+    query = ops.first_token_pool(qkv[:, :width], bounds)
+    first = ops.cls_attention(
+        query, qkv[:, width:], bounds, heads, window=window, vectors=vectors, scale=scale
+    )
+    firsts = wanted[bounds[:-1].long()]
+    assert (first.double() - firsts).abs().max() < 4 * attention_tolerance(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("hidden", "width"), [(768, 1152), (64, 96), (1024, 2624), (40, 20)])
+def test_gated_products_turns_and_kept_sums(ops, dtype, hidden, width):
+    eps = torch.finfo(dtype).eps
+    for rows in (1, 48, 65, 300, 5000):
+        x = draw(rows, hidden, dtype=dtype)
+        weight = draw(2 * width, hidden, dtype=dtype) / hidden**0.5
+        a, b = (x.double() @ weight.double().t()).chunk(2, -1)
+        wanted = torch.nn.functional.gelu(a) * b
+        got = ops.linear_gated(x, weight, None, "gelu").double()
+        assert ((got - wanted).abs() <= 8 * eps * (wanted.abs() + 1) + 3e-5).all()
+    x, residual = draw(5000, hidden, dtype=dtype), draw(5000, hidden, dtype=dtype)
+    gamma, beta = draw(hidden, dtype=dtype), draw(hidden, dtype=dtype)
+    kept, expected = residual.clone(), residual.clone()
+    got = ops.add_layer_norm(x, kept, gamma, beta, 1e-5)
+    same = reference.add_layer_norm(x, expected, gamma, beta, 1e-5)
+    torch.testing.assert_close(got, same, rtol=1.01 * eps, atol=1e-5)
+    assert torch.equal(kept, expected)
+    cos, sin = (table.cuda() for table in rotation_tables(10_000.0, 512, 20))
+    turned, positions = draw(700, 130, dtype=dtype), torch.randint(512, (700,)).int().cuda()
+    wanted = reference.rotate(turned.clone(), positions, cos, sin, 6)
+    got = ops.rotate(turned, positions, cos, sin, 6)
+    torch.testing.assert_close(got, wanted, rtol=2 * eps, atol=1e-5)

@@ -29,11 +29,12 @@ FLOAT32_TOO = {80, 90}
 EVERYWHERE = {
     "_expand", "_embedding_layer_norm", "_layer_norm", "_bias_activation",
     "_packed_attention", "_cls_attention", "_first_token_pool", "_pool", "_head_layer",
-    "_head_product",
+    "_head_product", "_gate", "_rotate", "_position_scores",
 }  # fmt: skip
 ON_SOME = {
     90: {
         "_linear_activation", "_linear_activation_resident", "_few_rows", "_add_residual_norm",
+        "_linear_gated",
     },
 }  # fmt: skip
 OVERLAPPING = {90, 100, 120}
@@ -113,15 +114,19 @@ def compile_launch(capability: int, dtype: torch.dtype) -> Any:
 def launch_all(dtype: torch.dtype) -> None:
     from packhorse.kernels import (
         attention,
+        disentangled,
         embedding,
         few_rows,
+        gated,
         head,
         layer_norm,
         layout,
         mlp,
         pooling,
+        rotary,
         tiles,
     )  # fmt: skip
+    from packhorse.kernels.reference import PositionVectors
 
     heads, size, tokens = 12, 64, 64
     width = heads * size
@@ -131,6 +136,19 @@ def launch_all(dtype: torch.dtype) -> None:
     attention.packed_attention(torch.zeros(tokens, 3 * width, dtype=dtype), ids, ids, heads)
     if dtype == torch.float32:
         return
+    qkv = torch.zeros(tokens, 3 * width, dtype=dtype)
+    attention.packed_attention(qkv, ids, ids, heads, window=64)
+    attention.cls_attention(states[:4], qkv[:, width:], bounds, heads, window=64)
+    table = torch.zeros(512, width, dtype=dtype)
+    vectors = PositionVectors(table, table, torch.zeros(1023, dtype=torch.int32))
+    scores = disentangled.position_scores(qkv, ids, ids, heads, vectors, 0.1)
+    attention.packed_attention(qkv, ids, ids, heads, positions=scores, scale=0.1)
+    attention.cls_attention(states[:4], qkv[:, width:], bounds, heads, vectors=vectors, scale=0.1)
+    rotary.rotate(qkv, ids, states[:, :32].float(), states[:, :32].float(), 2 * heads)
+    gated.gate(qkv[:, : 2 * width], "gelu")
+    wide = torch.zeros(2304, width, dtype=dtype)
+    gated.linear_gated(torch.zeros(300, width, dtype=dtype), wide, None, "gelu")
+    layer_norm.add_layer_norm(states, states, vector, vector, 1e-5)
     attention.cls_attention(states[:4], torch.zeros(tokens, 2 * width, dtype=dtype), bounds, heads)
     layer_norm.residual_layer_norm(states, vector, states, vector, vector, 1e-12)
     mlp.bias_activation(states, vector, "gelu")

@@ -34,11 +34,16 @@ class Ops:
     embedding_layer_norm: Callable[..., Tensor]
     layer_norm: Callable[..., Tensor]
     residual_layer_norm: Callable[..., Tensor]
+    add_layer_norm: Callable[..., Tensor]
     bias_activation: Callable[..., Tensor]
     linear: Callable[..., Tensor]
     linear_activation: Callable[..., Tensor]
     linear_residual_norm: Callable[..., Tensor]
+    gate: Callable[..., Tensor]
+    linear_gated: Callable[..., Tensor]
     head_layer: Callable[..., Tensor]
+    rotate: Callable[..., Tensor]
+    position_scores: Callable[..., reference.PositionScores]
     packed_attention: Callable[..., Tensor]
     cls_attention: Callable[..., Tensor]
     first_token_pool: Callable[..., Tensor]
@@ -70,13 +75,16 @@ def _obstacle(device: torch.device) -> str | None:
 def _triton(reason: str) -> Ops:
     from packhorse.kernels import (
         attention,
+        disentangled,
         embedding,
         few_rows,
+        gated,
         head,
         layer_norm,
         layout,
         mlp,
         pooling,
+        rotary,
     )
 
     return Ops(
@@ -86,11 +94,16 @@ def _triton(reason: str) -> Ops:
         embedding_layer_norm=embedding.embedding_layer_norm,
         layer_norm=layer_norm.layer_norm,
         residual_layer_norm=layer_norm.residual_layer_norm,
+        add_layer_norm=layer_norm.add_layer_norm,
         bias_activation=mlp.bias_activation,
         linear=few_rows.linear,
         linear_activation=mlp.linear_activation,
         linear_residual_norm=few_rows.linear_residual_norm,
+        gate=gated.gate,
+        linear_gated=gated.linear_gated,
         head_layer=head.head_layer,
+        rotate=rotary.rotate,
+        position_scores=disentangled.position_scores,
         packed_attention=attention.packed_attention,
         cls_attention=attention.cls_attention,
         first_token_pool=pooling.first_token_pool,
@@ -106,11 +119,16 @@ def _reference(reason: str) -> Ops:
         embedding_layer_norm=reference.embedding_layer_norm,
         layer_norm=reference.layer_norm,
         residual_layer_norm=reference.residual_layer_norm,
+        add_layer_norm=reference.add_layer_norm,
         bias_activation=reference.bias_activation,
         linear=reference.linear,
         linear_activation=reference.linear_activation,
         linear_residual_norm=reference.linear_residual_norm,
+        gate=reference.gate,
+        linear_gated=reference.linear_gated,
         head_layer=reference.head_layer,
+        rotate=reference.rotate,
+        position_scores=reference.position_scores,
         packed_attention=reference.packed_attention,
         cls_attention=reference.cls_attention,
         first_token_pool=reference.first_token_pool,

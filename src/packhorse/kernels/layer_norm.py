@@ -40,6 +40,18 @@ def residual_layer_norm(
     return _launch(x, bias, residual, gamma, beta, eps, out)
 
 
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """residual += x, in place; then LayerNorm(residual): all (rows, D); ``out`` may be x."""
+    return _launch(x, None, residual, gamma, beta, eps, out, keep=True)
+
+
 def _launch(
     x: Tensor,
     bias: Tensor | None,
@@ -48,6 +60,7 @@ def _launch(
     beta: Tensor,
     eps: float,
     out: Tensor | None,
+    keep: bool = False,
 ) -> Tensor:
     rows, hidden = x.shape
     if out is None:
@@ -69,6 +82,7 @@ def _launch(
         HIDDEN=hidden,
         ROWS=tile.rows,
         BLOCK=tile.columns,
+        KEEP=keep,
         OVERLAP=overlap,
         num_warps=tile.num_warps,
         launch_pdl=overlap,
@@ -92,7 +106,8 @@ def normalise(h, gamma, beta, eps, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["num_rows"])
 def _layer_norm(
     x, bias, residual, gamma, beta, out, num_rows, x_stride, residual_stride, out_stride, eps,
-    HIDDEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+    HIDDEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, KEEP: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     follow(OVERLAP)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -106,6 +121,10 @@ def _layer_norm(
         h += tl.load(place, inside[None, :], 0.0).to(tl.float32)
     if bias is not None:
         h += tl.load(bias + columns, inside, 0.0).to(tl.float32)[None, :]
+    if KEEP:
+        sums = residual + rows[:, None] * residual_stride + columns[None, :]
+        present = (rows < num_rows)[:, None] & inside[None, :]
+        tl.store(sums, h.to(residual.dtype.element_ty), present)
     y = normalise(h, gamma, beta, eps, HIDDEN, BLOCK).to(out.dtype.element_ty)
     target = out + rows[:, None] * out_stride + columns[None, :]
     tl.store(target, y, (rows < num_rows)[:, None] & inside[None, :])

@@ -23,6 +23,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from packhorse.kernels.reference_attention import (
+    PositionScores,
+    PositionVectors,
+    cls_attention,
+    packed_attention,
+    position_scores,
+    score_tables,
+)
+
+__all__ = [
+    "PositionScores",
+    "PositionVectors",
+    "cls_attention",
+    "packed_attention",
+    "position_scores",
+    "score_tables",
+]
+"""The twins that have a file of their own; the others are below."""
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
@@ -144,6 +163,23 @@ def residual_layer_norm(
     return _into(layer_norm(summed, gamma, beta, eps).to(x.dtype), out)
 
 
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """residual += x, in place; then LayerNorm(residual): all (rows, D); ``out`` may be x.
+
+    The sum is normalised as it was before it is rounded to residual's type.
+    """
+    summed = residual.float() + x.float()
+    residual.copy_(summed)
+    return _into(layer_norm(summed, gamma, beta, eps).to(x.dtype), out)
+
+
 def bias_activation(
     x: Tensor, bias: Tensor | None, activation: str, out: Tensor | None = None
 ) -> Tensor:
@@ -159,6 +195,22 @@ def linear_activation(
     """activation(x weight^T + bias): x (rows, D), weight (F, D), bias (F,) to (rows, F)."""
     function = ACTIVATIONS[activation]
     return _into(function(F.linear(x, weight, bias).float()).to(x.dtype), out)
+
+
+def gate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+    """activation(a) * b for x (rows, 2 F) = [a b]: (rows, F), float32 inside."""
+    a, b = x.float().chunk(2, -1)
+    return _into((ACTIVATIONS[activation](a) * b).to(x.dtype), out)
+
+
+def linear_gated(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, out: Tensor | None = None
+) -> Tensor:
+    """activation(a) * b for [a b] = x weight^T + bias: x (rows, D), weight (2 F, D) to (rows, F).
+
+    Shazeer 2020, arXiv:2002.05202: GEGLU where the activation is GELU.
+    """
+    return gate(F.linear(x, weight, bias), activation, out=out)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -199,75 +251,21 @@ def head_layer(
     return _into(y if activation is None else ACTIVATIONS[activation](y), out)
 
 
-def packed_attention(
-    qkv: Tensor,
-    starts: Tensor,
-    ends: Tensor,
-    num_heads: int,
-    score_bias: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """softmax(q k^T / sqrt Dh + bias) v within each sequence of the packed row: (T, D).
+def rotate(x: Tensor, position_ids: Tensor, cos: Tensor, sin: Tensor, num_heads: int) -> Tensor:
+    """Turn the first ``num_heads`` heads of each row of x (T, …) in place; returns x.
 
-    qkv           (T, 3 D): queries, keys, values of all heads side by side
-    starts, ends  int32 (T,): the bounds of each token's own sequence
-    score_bias    float32 (H, 2 L - 1) or None: column key - query + L - 1 is added to the score
-                  of a key and a query; no sequence is longer than L
+    position_ids  int32 (T,)
+    cos, sin      float32 (L, Dh/2): of position times angle; a head is turned in pairs d, d + Dh/2
 
-    The block-diagonal mask is applied to scores *and* values: a key outside a
-    row's own bounds contributes exactly nothing, even where its value is
-    infinite (0 * inf would be NaN).
+    Su et al. 2021, arXiv:2104.09864, in the order of halves that Transformers has.
     """
-    tokens, width = qkv.shape
-    head = width // 3 // num_heads
-    q, k, v = qkv.float().view(tokens, 3, num_heads, head).permute(1, 2, 0, 3)
-    y = torch.empty(num_heads, tokens, head, device=qkv.device)
-    first = starts[starts == torch.arange(tokens, device=starts.device)].long()
-    lengths = ends[first] - first
-    for length in lengths.unique().tolist():  # blocks of the diagonal of one size at a time
-        block = first[lengths == length, None] + torch.arange(length, device=first.device)
-        scores = q[:, block] @ k[:, block].transpose(2, 3) / math.sqrt(head)
-        if score_bias is not None:
-            scores += _bias_of_pairs(score_bias, length)[:, None]
-        y[:, block] = scores.softmax(-1) @ v[:, block]
-    return _into(y.transpose(0, 1).reshape(tokens, width // 3).to(qkv.dtype), out)
-
-
-def cls_attention(
-    query: Tensor,
-    kv: Tensor,
-    cu_seqlens: Tensor,
-    num_heads: int,
-    score_bias: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Attention of one query a sequence over that sequence's keys: (N, D).
-
-    query       (N, D): of the first token of each sequence
-    kv          (T, 2 D): keys and values of all heads side by side
-    cu_seqlens  int32 (N+1,)
-    score_bias  as in ``packed_attention``
-
-    An empty sequence (a repeated bound, the padding of N) gives zeros.
-    """
-    count, width = query.shape
-    head = width // num_heads
-    q = query.float().view(count, num_heads, 1, head)
-    k, v = kv.float().view(-1, 2, num_heads, head).permute(1, 2, 0, 3)
-    y = torch.zeros(count, num_heads, 1, head, device=query.device)
-    for i, (first, last) in enumerate(pairwise(cu_seqlens.tolist())):
-        if first < last:
-            scores = q[i] @ k[:, first:last].transpose(1, 2) / math.sqrt(head)
-            if score_bias is not None:
-                scores += _bias_of_pairs(score_bias, last - first)[:, :1]
-            y[i] = scores.softmax(-1) @ v[:, first:last]
-    return _into(y.reshape(count, width).to(query.dtype), out)
-
-
-def _bias_of_pairs(score_bias: Tensor, length: int) -> Tensor:
-    """(H, length, length): the bias of each query (row) and key (column) of one sequence."""
-    places = torch.arange(length, device=score_bias.device)
-    return score_bias[:, places - places[:, None] + score_bias.shape[1] // 2]
+    half = cos.shape[1]
+    turned = x[:, : num_heads * 2 * half]
+    a, b = turned.float().view(len(x), num_heads, 2, half).unbind(2)
+    c, s = (table[position_ids.long()][:, None] for table in (cos, sin))
+    y = torch.stack([a * c - b * s, b * c + a * s], dim=2)
+    turned.copy_(y.reshape(len(x), -1))
+    return x
 
 
 def first_token_pool(

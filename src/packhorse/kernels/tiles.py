@@ -161,6 +161,13 @@ def cache_bytes(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
+def linear_gated(dtype: torch.dtype, rows: int, width: int, generation: int) -> ProductTile | None:
+    """The tile of the gated product (rows, width), whose two sums a program holds at once."""
+    if generation != HOPPER or dtype == torch.float32:
+        return None
+    return ProductTile(128, 64, 64, 4 if rows * width < 128**3 else 8, 3)
+
+
 PREFETCH = True
 """Whether weights are fetched into L2 while a kernel waits for the one before it."""
 
@@ -202,6 +209,9 @@ ADD_RESIDUAL_NORM_WARPS = 8
 # One H200; all of these move memory, and other GPUs differ little in how they like that done.
 CLS_ATTENTION = Tile(1, 16, 1, 3)
 BIAS_ACTIVATION = Tile(1, 1024, 4)
+ROTATE = Tile(1, 1024, 4)
+POSITION_SCORES = Tile(64, 64, 4)
+POSITION_SCORES_FLOAT32 = Tile(32, 32, 4)
 MEAN_POOL = Tile(32, 64, 1, 3)
 EXPAND = Tile(1, 256, 4)
 GATHER = Tile(4, 1024, 4)

@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from packhorse.kernels.reference import PositionVectors
+
 
 class Run(NamedTuple):
     """Neighbouring sequences of equal length: ``sequences`` of them from token ``start`` on."""
@@ -74,6 +76,36 @@ class EmbeddingTables:
     norm: Norm
 
 
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """cos, sin  float32 (L, Dh/2): queries and keys are turned by position times angle."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What attention makes of the places of two tokens, besides the bounds of their sequence.
+
+    score_bias  float32 (heads, 2 L - 1): added to scores by distance (key - query)
+    window      keys farther away than this are not seen
+    rotation    applied to queries and keys before they meet
+    positions   DeBERTa's vectors of relative positions, scored with queries and keys
+    scale       what scores are multiplied by; None: 1 / sqrt Dh
+    """
+
+    score_bias: Tensor | None = None
+    window: int | None = None
+    rotation: Rotation | None = None
+    positions: PositionVectors | None = None
+    scale: float | None = None
+
+
+PLAIN = Relation()
+"""BERT's: places enter by the embeddings alone."""
+
+
 class Backend(Protocol):
     """T tokens, N sequences, D hidden, F intermediate; formulas in kernels/reference.py."""
 
@@ -118,15 +150,41 @@ class Backend(Protocol):
         ``out`` is not x.
         """
 
+    def dense_add_norm(
+        self,
+        x: Tensor,
+        layer: Dense,
+        residual: Tensor,
+        norm: Norm,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """residual += x W^T + b, in place; LayerNorm(residual): (rows, in) to (rows, D)."""
+
+    def dense_gated(
+        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
+    ) -> Tensor:
+        """activation(a) * b for [a b] = x W^T + b: (rows, D) to (rows, F), W (2 F, D)."""
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """LayerNorm(x) over the last axis."""
+
+    def rotate(self, x: Tensor, layout: Layout, rotation: Rotation, num_heads: int) -> None:
+        """Turn the first ``num_heads`` heads of each row of x (T, …), in place."""
+
     def attention(
         self,
         qkv: Tensor,
         layout: Layout,
         num_heads: int,
-        score_bias: Tensor | None = None,
+        relation: Relation = PLAIN,
         out: Tensor | None = None,
+        scratch: Tensor | None = None,
     ) -> Tensor:
-        """Block-diagonal attention of every token: (T, 3 D) to (T, D)."""
+        """Block-diagonal attention of every token: (T, 3 D) to (T, D).
+
+        A rotation is not applied here: see ``rotate``. ``scratch`` is flat
+        memory for scores of positions.
+        """
 
     def cls_attention(
         self,
@@ -134,7 +192,7 @@ class Backend(Protocol):
         kv: Tensor,
         layout: Layout,
         num_heads: int,
-        score_bias: Tensor | None = None,
+        relation: Relation = PLAIN,
     ) -> Tensor:
         """Attention of each sequence's first token: (N, D) and (T, 2 D) to (N, D)."""
 

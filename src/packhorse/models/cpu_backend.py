@@ -11,9 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from packhorse.kernels import reference
 from packhorse.kernels.reference import ACTIVATIONS, pooled_block
 from packhorse.models import cpu_products
-from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
+from packhorse.models.backend import (
+    PLAIN,
+    Dense,
+    EmbeddingTables,
+    Layout,
+    Norm,
+    Relation,
+    Rotation,
+)
+from packhorse.models.pair_scores import scores_of_first, scores_of_pairs
 
 
 class CpuBackend:
@@ -74,13 +84,37 @@ class CpuBackend:
         wide = cpu_products.linear_activation(x, mlp_in.weight, mlp_in.bias, activation)
         return self.dense_residual_norm(wide, mlp_out, x, norm, out=out)
 
+    def dense_add_norm(
+        self,
+        x: Tensor,
+        layer: Dense,
+        residual: Tensor,
+        norm: Norm,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        summed = residual.add_(cpu_products.linear(x, layer.weight, layer.bias))
+        return _placed(_norm(summed, norm), out)
+
+    def dense_gated(
+        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
+    ) -> Tensor:
+        inner, gate = cpu_products.linear(x, layer.weight, layer.bias).chunk(2, -1)
+        return _placed(ACTIVATIONS[activation](inner).mul_(gate), out)
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        return _norm(x, norm)
+
+    def rotate(self, x: Tensor, layout: Layout, rotation: Rotation, num_heads: int) -> None:
+        reference.rotate(x, layout.position_ids, rotation.cos, rotation.sin, num_heads)
+
     def attention(
         self,
         qkv: Tensor,
         layout: Layout,
         num_heads: int,
-        score_bias: Tensor | None = None,
+        relation: Relation = PLAIN,
         out: Tensor | None = None,
+        scratch: Tensor | None = None,
     ) -> Tensor:
         width = qkv.shape[1] // 3
         head = width // num_heads
@@ -89,8 +123,9 @@ class CpuBackend:
             block = slice(start, start + count * length)
             q, k, v = qkv[block].view(count, length, 3, num_heads, head).permute(2, 0, 3, 1, 4)
             own = attended[block].view(count, length, num_heads, head)
-            bias = _pairwise_bias(score_bias, length, q.dtype)
-            own.copy_(F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2))
+            added = scores_of_pairs(relation, q, k)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=relation.scale)
+            own.copy_(y.transpose(1, 2))
         return attended
 
     def cls_attention(
@@ -99,7 +134,7 @@ class CpuBackend:
         kv: Tensor,
         layout: Layout,
         num_heads: int,
-        score_bias: Tensor | None = None,
+        relation: Relation = PLAIN,
     ) -> Tensor:
         width = query.shape[1]
         head = width // num_heads
@@ -110,8 +145,10 @@ class CpuBackend:
             k, v = kv[block].view(count, length, 2, num_heads, head).permute(2, 0, 3, 1, 4)
             q = query[row : row + count].view(count, num_heads, 1, head)
             own = attended[row : row + count].view(count, num_heads, 1, head)
-            bias = _first_tokens_bias(score_bias, length, q.dtype)
-            own.copy_(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+            added = scores_of_first(relation, q, k)
+            own.copy_(
+                F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=relation.scale)
+            )
             row += count
         return attended
 
@@ -138,23 +175,6 @@ class CpuBackend:
 
     def first_tokens(self, hidden_states: Tensor, layout: Layout) -> Tensor:
         return hidden_states[layout.cu_seqlens[:-1].long()]
-
-
-def _pairwise_bias(bias: Tensor | None, length: int, dtype: torch.dtype) -> Tensor | None:
-    """(heads, length, length) of a bias by distance, (heads, 2 L - 1): row is query, column key."""
-    if bias is None:
-        return None
-    middle = bias.shape[1] // 2
-    distances = torch.arange(length) - torch.arange(length)[:, None]
-    return bias[:, distances + middle].to(dtype)
-
-
-def _first_tokens_bias(bias: Tensor | None, length: int, dtype: torch.dtype) -> Tensor | None:
-    """The first row of ``_pairwise_bias``, (heads, 1, length)."""
-    if bias is None:
-        return None
-    middle = bias.shape[1] // 2
-    return bias[:, None, middle : middle + length].to(dtype)
 
 
 def _norm(x: Tensor, norm: Norm) -> Tensor:

@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from packhorse.kernels import Ops, tiles
-from packhorse.models.backend import Dense, EmbeddingTables, Layout, Norm
+from packhorse.models.backend import (
+    PLAIN,
+    Dense,
+    EmbeddingTables,
+    Layout,
+    Norm,
+    Relation,
+    Rotation,
+)
 
 
 class KernelBackend:
@@ -83,16 +91,54 @@ class KernelBackend:
             self.dense_residual_norm(wide, mlp_out, piece, norm, out=out[start : start + step])
         return out
 
+    def dense_add_norm(
+        self,
+        x: Tensor,
+        layer: Dense,
+        residual: Tensor,
+        norm: Norm,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        product = self.dense(x, layer, out=out)
+        return self._kernels.add_layer_norm(
+            product, residual, norm.gamma, norm.beta, norm.eps, out=product
+        )
+
+    def dense_gated(
+        self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
+    ) -> Tensor:
+        return self._kernels.linear_gated(x, layer.weight, layer.bias, activation, out=out)
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        return self._kernels.layer_norm(x, norm.gamma, norm.beta, norm.eps)
+
+    def rotate(self, x: Tensor, layout: Layout, rotation: Rotation, num_heads: int) -> None:
+        self._kernels.rotate(x, layout.position_ids, rotation.cos, rotation.sin, num_heads)
+
     def attention(
         self,
         qkv: Tensor,
         layout: Layout,
         num_heads: int,
-        score_bias: Tensor | None = None,
+        relation: Relation = PLAIN,
         out: Tensor | None = None,
+        scratch: Tensor | None = None,
     ) -> Tensor:
+        bounds, positions = (layout.starts, layout.ends), None
+        if relation.positions is not None:
+            assert relation.scale is not None
+            positions = self._kernels.position_scores(
+                qkv, *bounds, num_heads, relation.positions, relation.scale, out=scratch
+            )
         return self._kernels.packed_attention(
-            qkv, layout.starts, layout.ends, num_heads, score_bias=score_bias, out=out
+            qkv,
+            *bounds,
+            num_heads,
+            score_bias=relation.score_bias,
+            window=relation.window,
+            positions=positions,
+            scale=relation.scale,
+            out=out,
         )
 
     def cls_attention(
@@ -101,10 +147,17 @@ class KernelBackend:
         kv: Tensor,
         layout: Layout,
         num_heads: int,
-        score_bias: Tensor | None = None,
+        relation: Relation = PLAIN,
     ) -> Tensor:
         return self._kernels.cls_attention(
-            query, kv, layout.cu_seqlens, num_heads, score_bias=score_bias
+            query,
+            kv,
+            layout.cu_seqlens,
+            num_heads,
+            score_bias=relation.score_bias,
+            window=relation.window,
+            vectors=relation.positions,
+            scale=relation.scale,
         )
 
     def head_layer(

@@ -13,13 +13,23 @@ from packhorse.families import OTHER_HEADS
 from packhorse.models.albert import ALBERT
 from packhorse.models.backend import Backend, Dense, EmbeddingTables, Norm
 from packhorse.models.bert import BERT, ERNIE
+from packhorse.models.deberta import DEBERTA_V2
 from packhorse.models.distilbert import DISTILBERT
 from packhorse.models.electra import ELECTRA
 from packhorse.models.encoder import EncoderLayer, PackedEncoder
-from packhorse.models.heads import Head, HeadLayer
+from packhorse.models.expected import (
+    expected_shapes,
+    extra_table,
+    has_position_table,
+    has_token_types,
+    head_layers,
+    is_projected,
+)
+from packhorse.models.heads import Head, HeadLayer, HeadNorm, HeadStep
+from packhorse.models.modernbert import MODERNBERT
 from packhorse.models.mpnet import MPNET
-from packhorse.models.names import Names
-from packhorse.models.relative_bias import bias_by_distance
+from packhorse.models.names import CONFIGURED, Names
+from packhorse.models.relations import Relations
 from packhorse.models.roberta import ROBERTA
 from packhorse.models.sentence_head import sentence_head
 from packhorse.models.weights import load_tensors
@@ -36,10 +46,11 @@ FAMILY_NAMES: Mapping[str, Names] = {
     "distilbert": DISTILBERT,
     "mpnet": MPNET,
     "albert": ALBERT,
+    "modernbert": MODERNBERT,
+    "deberta-v2": DEBERTA_V2,
 }
 
 Tensors = Mapping[str, Tensor]
-Shapes = dict[str, tuple[int, ...]]
 
 
 def load_encoder(
@@ -63,7 +74,8 @@ def load_encoder(
         ignorable=checkpoint.family.ignorable
         + (() if checkpoint.task.is_classifier else OTHER_HEADS),
     )
-    build = _Builder(checkpoint, names, tensors, backend, device, dtype)
+    relations = Relations(checkpoint, names, tensors, device, dtype)
+    build = _Builder(checkpoint, names, tensors, backend, device, dtype, relations)
     shape = checkpoint.architecture
     last = shape.num_layers - 1
     head = build.head()
@@ -79,72 +91,8 @@ def load_encoder(
         backend=backend,
         first_token_only=first_token_only,
         projection=build.projection(),
-        score_bias=build.score_bias(),
+        pre_norm=names.final_norm is not None,
     )
-
-
-def expected_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
-    """Every tensor the checkpoint must hold, by its name without the prefix."""
-    shape, config = checkpoint.architecture, checkpoint.config
-    width, hidden, inner = shape.embedding_size, shape.hidden_size, shape.intermediate_size
-    expected: Shapes = {
-        f"{names.word}.weight": (shape.vocab_size, width),
-        f"{names.position}.weight": (shape.max_position_embeddings, width),
-    }
-    if names.token_type is not None:
-        expected[f"{names.token_type}.weight"] = (shape.type_vocab_size, width)
-    if extra := _extra_table(checkpoint, names):
-        expected[f"{extra[0]}.weight"] = (extra[1], width)
-    if names.relative_bias is not None:
-        table, buckets = names.relative_bias
-        expected[f"{table}.weight"] = (config.get(buckets, 32), shape.num_heads)
-    if _is_projected(checkpoint, names):
-        expected |= _dense_shapes(str(names.projection), hidden, width)
-    expected |= _norm_shapes(names.embedding_norm, width)
-    for i in range(shape.num_layers):
-        keys = names.layer_keys(i, config)
-        for part in (names.query, names.key, names.value, names.attention_output):
-            expected |= _dense_shapes(part.format(**keys), hidden, hidden)
-        expected |= _norm_shapes(names.attention_norm.format(**keys), hidden)
-        expected |= _dense_shapes(names.mlp_in.format(**keys), inner, hidden)
-        expected |= _dense_shapes(names.mlp_out.format(**keys), hidden, inner)
-        expected |= _norm_shapes(names.mlp_norm.format(**keys), hidden)
-    layers = _head_layers(checkpoint, names)
-    for name, _ in layers[:-1]:
-        expected |= _dense_shapes(name, hidden, hidden)
-    if layers:
-        expected |= _dense_shapes(layers[-1][0], len(checkpoint.labels), hidden)
-    return expected
-
-
-def _head_layers(checkpoint: Checkpoint, names: Names) -> tuple[tuple[str, str | None], ...]:
-    """Names and activations of the checkpoint's own head; none where texts are embedded."""
-    if checkpoint.task.is_classifier:
-        return names.head
-    return names.token_head if checkpoint.task is Task.TOKEN_CLASSIFY else ()
-
-
-def _extra_table(checkpoint: Checkpoint, names: Names) -> tuple[str, int] | None:
-    """Name and rows of the extra table, if the config switches it on."""
-    if names.extra_table is None:
-        return None
-    name, switch, rows = names.extra_table
-    return (name, checkpoint.config.get(rows, 3)) if checkpoint.config.get(switch) else None
-
-
-def _is_projected(checkpoint: Checkpoint, names: Names) -> bool:
-    """Whether embeddings pass a dense layer: always, or only where their width is another."""
-    shape = checkpoint.architecture
-    differs = shape.embedding_size != shape.hidden_size
-    return names.projection is not None and (differs or names.always_projected)
-
-
-def _dense_shapes(name: str, rows: int, columns: int) -> Shapes:
-    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
-
-
-def _norm_shapes(name: str, width: int) -> Shapes:
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,42 +105,73 @@ class _Builder:
     backend: Backend
     device: torch.device
     dtype: torch.dtype
+    relations: Relations
     packed: dict[tuple[str, ...], Dense] = field(default_factory=dict)  # layers may share weights
 
     def embeddings(self) -> EmbeddingTables:
         names = self.names
-        token_type = None
-        if names.token_type is not None:
+        token_type = position = None
+        if has_position_table(self.checkpoint, names):
+            position = self._trunk(f"{names.position}.weight")
+        if has_token_types(self.checkpoint, names):
             token_type = self._moved(f"{names.token_type}.weight", torch.float32)
-        if extra := _extra_table(self.checkpoint, names):
+        if extra := extra_table(self.checkpoint, names):
             assert token_type is not None
             token_type = token_type + self._moved(f"{extra[0]}.weight", torch.float32)[0]
         return EmbeddingTables(
             word=self._trunk(f"{names.word}.weight"),
-            position=self._trunk(f"{names.position}.weight"),
+            position=position,
             token_type=None if token_type is None else token_type.to(self.dtype),
-            norm=self._norm(names.embedding_norm),
+            norm=self.norm(names.embedding_norm),
         )
 
     def layer(self, i: int, *, split: bool) -> EncoderLayer:
         names, keys = self.names, self.names.layer_keys(i, self.checkpoint.config)
-        query, key, value = (n.format(**keys) for n in (names.query, names.key, names.value))
+        after_attention, after_mlp = self._norms_after(i)
         return EncoderLayer(
             # Embeddings of all tokens may be asked for, besides those of the first ones.
-            qkv=self.dense(query, key, value)
+            qkv=self._projections(keys)
             if not split or self.checkpoint.task is Task.EMBED
             else None,
-            query=self.dense(query) if split else None,
-            key_value=self.dense(key, value) if split else None,
+            query=self._projections(keys, 0, 1) if split else None,
+            key_value=self._projections(keys, 1, 3) if split else None,
             attention_output=self.dense(names.attention_output.format(**keys)),
-            attention_norm=self._norm(names.attention_norm.format(**keys)),
+            attention_norm=self.norm(after_attention),
             mlp_in=self.dense(names.mlp_in.format(**keys)),
             mlp_out=self.dense(names.mlp_out.format(**keys)),
-            mlp_norm=self._norm(names.mlp_norm.format(**keys)),
+            mlp_norm=self.norm(after_mlp),
+            relation=self.relations.of_layer(i),
+        )
+
+    def _norms_after(self, i: int) -> tuple[str, str]:
+        """Names of the norms of what attention, and then the feed-forward, are added to.
+
+        Where norms come before, those are the feed-forward's and the next layer's.
+        """
+        names, config = self.names, self.checkpoint.config
+        own = names.layer_keys(i, config)
+        if names.final_norm is None:
+            return names.attention_norm.format(**own), names.mlp_norm.format(**own)
+        following = names.attention_norm.format(**names.layer_keys(i + 1, config))
+        is_last = i + 1 == self.checkpoint.architecture.num_layers
+        return names.mlp_norm.format(**own), names.final_norm if is_last else following
+
+    def _projections(self, keys: Mapping[str, int], first: int = 0, last: int = 3) -> Dense:
+        """From the first to before the last of query, key and value, one below the other."""
+        names = self.names
+        if names.qkv is None:
+            parts = (names.query, names.key, names.value)[first:last]
+            return self.dense(*(part.format(**keys) for part in parts))
+        name, hidden = names.qkv.format(**keys), self.checkpoint.architecture.hidden_size
+        rows = slice(first * hidden, last * hidden)
+        bias = self.tensors.get(f"{name}.bias")
+        return self.backend.pack(
+            self._trunk(f"{name}.weight")[rows],
+            None if bias is None else self._trunk(f"{name}.bias")[rows].contiguous(),
         )
 
     def projection(self) -> Dense | None:
-        if not _is_projected(self.checkpoint, self.names):
+        if not is_projected(self.checkpoint, self.names):
             return None
         return self.dense(str(self.names.projection))
 
@@ -200,36 +179,47 @@ class _Builder:
         checkpoint = self.checkpoint
         if checkpoint.sentence is not None:
             return sentence_head(checkpoint, checkpoint.sentence, self.device)
-        steps = tuple(
-            HeadLayer(
-                self._moved(f"{name}.weight", torch.float32),
-                self._moved(f"{name}.bias", torch.float32),
-                activation,
-            )
-            for name, activation in _head_layers(checkpoint, self.names)
-        )
-        poolings: tuple[Pooling, ...] = ("cls",) if checkpoint.task.is_classifier else ()
-        return Head(poolings, steps, checkpoint.width)
+        steps: list[HeadStep] = []
+        for name, activation in head_layers(checkpoint, self.names):
+            steps.append(self._head_layer(name, activation))
+            if len(steps) == 1 and f"{self.names.head_norm}.weight" in self.tensors:
+                norm = self.norm(str(self.names.head_norm), torch.float32)
+                steps.append(HeadNorm(norm.gamma, norm.beta, norm.eps))
+        return Head(self._poolings(), tuple(steps), checkpoint.width)
 
-    def score_bias(self) -> Tensor | None:
-        """float32 (heads, 2 L - 1): what is added to a score, by distance, for L positions."""
-        if self.names.relative_bias is None:
-            return None
-        table = self._moved(f"{self.names.relative_bias[0]}.weight", torch.float32)
-        return bias_by_distance(table, self.checkpoint.architecture.max_positions)
+    def _poolings(self) -> tuple[Pooling, ...]:
+        if not self.checkpoint.task.is_classifier:
+            return ()
+        return ("mean",) if self.checkpoint.architecture.mean_pooled else ("cls",)
+
+    def _head_layer(self, name: str, activation: str | None) -> HeadLayer:
+        weight = self._moved(f"{name}.weight", torch.float32)
+        if activation == CONFIGURED:
+            activation = self.checkpoint.architecture.head_act
+        return HeadLayer(weight, self._bias(name, len(weight), torch.float32), activation)
 
     def dense(self, *names: str) -> Dense:
         """One dense layer of several, their rows one below the other."""
         if names not in self.packed:
+            has_bias = f"{names[0]}.bias" in self.tensors
             self.packed[names] = self.backend.pack(
                 torch.cat([self._trunk(f"{name}.weight") for name in names]),
-                torch.cat([self._trunk(f"{name}.bias") for name in names]),
+                torch.cat([self._trunk(f"{name}.bias") for name in names]) if has_bias else None,
             )
         return self.packed[names]
 
-    def _norm(self, name: str) -> Norm:
+    def norm(self, name: str, dtype: torch.dtype | None = None) -> Norm:
+        """A LayerNorm; in the trunk's type unless another is given."""
+        dtype = dtype or self.dtype
+        gamma = self._moved(f"{name}.weight", dtype)
         eps = self.checkpoint.architecture.layer_norm_eps
-        return Norm(self._trunk(f"{name}.weight"), self._trunk(f"{name}.bias"), eps)
+        return Norm(gamma, self._bias(name, len(gamma), dtype), eps)
+
+    def _bias(self, name: str, width: int, dtype: torch.dtype) -> Tensor:
+        """A bias, or zeros where there is none."""
+        if f"{name}.bias" in self.tensors:
+            return self._moved(f"{name}.bias", dtype)
+        return torch.zeros(width, dtype=dtype, device=self.device)
 
     def _trunk(self, name: str) -> Tensor:
         return self._moved(name, self.dtype)

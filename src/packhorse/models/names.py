@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+CONFIGURED = "configured"
+"""The activation of a head's layer that the config names."""
 
 LayerKeys = Callable[[int, Mapping[str, Any]], Mapping[str, int]]
 """From a layer's number and the config to what fills the braces of its names."""
@@ -28,10 +31,17 @@ class Names:
     layer_keys     what fills the braces; layers whose names come out equal share their weights
     head           dense layers after the trunk with their activations; the last gives the logits
     token_head     the same of a token classifier, after the hidden state of each token
+    qkv            one layer for queries, keys and values, in place of three
+    final_norm     LayerNorm after the last layer: the family is pre-norm, and its ``mlp_in`` gated
+    first_norm     whether the first layer has an ``attention_norm``
+    biases         a dense layer's or a norm's role to the config's key that says if it has a bias;
+                   roles are attention, mlp, norm and head; one that is not there always has
+    head_norm      LayerNorm after the head's first layer
+    position_table, position_norm, position_key, position_query  of DeBERTa's relative positions
     """
 
     word: str = "embeddings.word_embeddings"
-    position: str = "embeddings.position_embeddings"
+    position: str | None = "embeddings.position_embeddings"
     token_type: str | None = "embeddings.token_type_embeddings"
     extra_table: tuple[str, str, str] | None = None
     embedding_norm: str = "embeddings.LayerNorm"
@@ -49,3 +59,12 @@ class Names:
     layer_keys: LayerKeys = numbered
     head: tuple[tuple[str, str | None], ...] = (("pooler.dense", "tanh"), ("classifier", None))
     token_head: tuple[tuple[str, str | None], ...] = (("classifier", None),)
+    qkv: str | None = None
+    final_norm: str | None = None
+    first_norm: bool = True
+    biases: Mapping[str, str] = field(default_factory=dict)
+    head_norm: str | None = None
+    position_table: str = "encoder.rel_embeddings"
+    position_norm: str = "encoder.LayerNorm"
+    position_key: str = "encoder.layer.{i}.attention.self.pos_key_proj"
+    position_query: str = "encoder.layer.{i}.attention.self.pos_query_proj"

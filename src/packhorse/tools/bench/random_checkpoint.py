@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from packhorse.checkpoint import DEMO_MODEL, read_json
 from packhorse.errors import ConfigError
 from packhorse.request import Float32Array
+from packhorse.tools.bench.family_checkpoints import CONFIGS, write_config, write_weights
 
 SPREAD = 1.4
 """Standard deviation of weights and biases, times the square root of the hidden size: 0.05 in
@@ -59,9 +60,14 @@ def model_folder(model: str, scratch: Path) -> tuple[Path, str]:
     if model in SHAPES:
         folder = scratch / model
         return folder, write(SHAPES[model], folder)
+    if model in CONFIGS:
+        folder = scratch / model
+        return folder, _write_family(model, folder)
     folder = Path(model)
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"--model {model}: neither a folder nor one of {', '.join(SHAPES)}")
+        raise ConfigError(
+            f"--model {model}: neither a folder nor one of {', '.join([*SHAPES, *CONFIGS])}"
+        )
     return folder, "weights and tokenizer of the folder"
 
 
@@ -74,6 +80,17 @@ def write(shape: Shape, folder: Path, seed: int = 0) -> str:
     save_file(_tensors(shape, seed), folder / "model.safetensors", metadata={"format": "pt"})
     spread = f"standard deviation {SPREAD / shape.hidden**0.5:.3f}"
     return f"random weights (seed {seed}, {spread}); tokenizer of {name}"
+
+
+def _write_family(name: str, folder: Path, seed: int = 0) -> str:
+    """The same of a shape of another family."""
+    spread = SPREAD / write_config(name, folder) ** 0.5
+    source, tokenizer = _tokenizer_source()
+    _copy_tokenizer(source, folder)
+    write_weights(folder, spread, seed)
+    return (
+        f"random weights (seed {seed}, standard deviation {spread:.3f}); tokenizer of {tokenizer}"
+    )
 
 
 def _config(shape: Shape) -> dict[str, Any]:

@@ -28,6 +28,22 @@ SIZES = {
 EMBEDDING_SIZE = 64
 """Of families that have one: another than the hidden size, so that the projection is tried."""
 
+OWN: dict[str, dict[str, Any]] = {
+    "modernbert": {
+        "local_attention": 16,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0),
+    },
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 32,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+    },
+}
+"""What makes a family what it is, where Transformers' defaults do not: so that it is tried."""
+
 EPS = 1e-5
 """Large enough for ten times as much to be seen."""
 
@@ -71,7 +87,7 @@ def _settings(subject: Subject) -> dict[str, Any]:
         for field, value in values.items()
         if field in settings and (key := settings[field].key) is not None
     }
-    return named | subject.problem.settings
+    return named | OWN.get(subject.family, {}) | subject.problem.settings
 
 
 def _randomize(model: nn.Module, seed: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +27,7 @@ class LengthSorted:
         self.dtype = place.dtype
         self.device = torch.device(place.device)
         self.tokenizer = AutoTokenizer.from_pretrained(place.folder)
-        self.model = AutoModelForSequenceClassification.from_pretrained(
-            place.folder, dtype=getattr(torch, place.dtype), attn_implementation="sdpa"
-        )
+        self.model = _best_attention(place)
         self.model.to(self.device).eval()
         self.forward = torch.compile(self.model, dynamic=True) if compiled else self.model
         self.rows = ROWS[self.device.type]
@@ -92,3 +92,18 @@ class LengthSorted:
         if self.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
+
+
+def _best_attention(place: Place) -> Any:
+    """The model with SDPA; a family that has none (DeBERTa) with what Transformers has for it."""
+    load = partial(
+        AutoModelForSequenceClassification.from_pretrained,
+        place.folder,
+        dtype=getattr(torch, place.dtype),
+    )
+    try:
+        return load(attn_implementation="sdpa")
+    except ValueError as error:
+        if "scaled_dot_product_attention" not in str(error):
+            raise
+        return load(attn_implementation="eager")
