@@ -4,6 +4,7 @@ ladder    every rung from the naive loop to the whole library, on one machine in
 serve     a server under load, as its clients see it
 gpu       what a GPU reaches by itself, beside what is left of it end to end
 fidelity  how far logits are from Transformers', by family, problem, device and type
+families  each family on a GPU, beside bert-base and beside Transformers
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from packhorse.errors import ConfigError
 from packhorse.tools.bench.arguments import (
+    add_families_arguments,
     add_fidelity_arguments,
     add_gpu_arguments,
     add_ladder_arguments,
@@ -34,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     serve_arguments.add_arguments(serve)
     gpu = benches.add_parser("gpu", help="the GPU by itself", description=__doc__)
     add_gpu_arguments(gpu)
+    families = benches.add_parser("families", help="each family on a GPU", description=__doc__)
+    add_families_arguments(families)
     fidelity = benches.add_parser(
         "fidelity", help="logits beside Transformers'", description=__doc__
     )
@@ -55,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.bench == "gpu":
         return commands.gpu(arguments)
+    if arguments.bench == "families":
+        return commands.families(arguments)
     if arguments.render is not None:
         return commands.render(Path(arguments.render), arguments)
     return commands.ladder(arguments)

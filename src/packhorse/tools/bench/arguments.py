@@ -71,6 +71,21 @@ def add_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
     _add_recorded(parser)
 
 
+def add_families_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of ``bench families``."""
+    _add_common(parser)
+    parser.add_argument("--rounds", type=_positive, default=3)
+    parser.add_argument(
+        "--models",
+        default="bert-base,modernbert-base,deberta-v3-base",
+        help="shapes or folders, separated by commas; the first is what shares of peak are "
+        "compared with (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--reviews-texts", type=_positive, default=4000, help="reviews of the comparison"
+    )
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default="bert-base", help="a shape or a folder (default: %(default)s)"

@@ -62,6 +62,24 @@ def gpu(arguments: argparse.Namespace) -> int:
     return 1 if faults(details) else 0
 
 
+def families(arguments: argparse.Namespace) -> int:
+    """Every family beside bert-base and beside Transformers, on one GPU.
+
+    Raises ConfigError or CheckpointError.
+    """
+    plan = plan_of(arguments)
+    if plan.device == "cpu":
+        raise ConfigError("bench families needs an NVIDIA GPU")
+    from packhorse.tools.bench.gpu.families import measure_families, report_families
+
+    rows = measure_families(plan, arguments.models.split(","), arguments.reviews_texts)
+    details = {"families": [dataclasses.asdict(row) for row in rows]}
+    run = ladders.description(plan)
+    _record(GpuNumbers(FORMAT, run, plan.device, plan.dtype, arguments.models, details), arguments)
+    print(report_families(rows))
+    return 0
+
+
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """The plan, every "auto" decided.
 
