@@ -43,7 +43,7 @@ sys.exit(status)
 class Service:
     """One server. Its engine is a fake, unless ``real``; see fake_engine for what ``control`` can.
 
-    With ``device`` the engine is real and only what is below it a fake: see fake_runner.
+    With ``fake_device`` the engine is real and only what is below it a fake: see fake_runner.
 
     The port is a free one, and the checkpoint the demo model unless settings say otherwise.
     """
@@ -51,7 +51,7 @@ class Service:
     def __init__(
         self,
         real: bool = False,
-        device: bool = False,
+        fake_device: bool = False,
         environment: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
         **settings: Any,
@@ -64,7 +64,9 @@ class Service:
         self.log_file = folder / "log"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PACKHORSE_")}
         if not real:
-            fake, variable = (FAKE_RUNNER, DEVICE_FILE) if device else (FAKE_ENGINE, CONTROL_FILE)
+            fake, variable = (
+                (FAKE_RUNNER, DEVICE_FILE) if fake_device else (FAKE_ENGINE, CONTROL_FILE)
+            )
             path = os.pathsep.join(filter(None, [str(fake), inherited.get("PYTHONPATH")]))
             inherited |= {"PYTHONPATH": path, variable: str(self._control_file)}
         self._environment = inherited | (environment or {})

@@ -50,7 +50,7 @@ def while_asking(server: Service, action: Callable[[], None]) -> list[Answer]:
 
 
 def test_a_text_that_crashes_the_engine_is_refused_and_everyone_else_is_served() -> None:
-    with service(device=True, front_ends=1) as server:
+    with service(fake_device=True, front_ends=1) as server:
         server.control(seconds=0.02, crash_length=7)
         tries: list[int] = []
         refused: list[Answer] = []
@@ -68,14 +68,14 @@ def test_a_text_that_crashes_the_engine_is_refused_and_everyone_else_is_served()
 
 
 def test_a_kill_from_outside_makes_nothing_a_suspect() -> None:
-    with service(device=True) as server:
-        server.control(seconds=0.3)
+    with service(fake_device=True) as server:
         for death in (1, 2):
+            server.control(seconds=3.0)
             with ThreadPoolExecutor(1) as clients:
                 asked = clients.submit(ask, server, "an innocent text")
                 until(lambda: server.metric("packhorse_inputs_in_flight") == 1)
-                time.sleep(0.1)
                 os.kill(server.child("engine 0"), signal.SIGKILL)
+                server.control()
                 assert asked.result().status_code == 503
             until(lambda death=death: server.metric(RESTARTS) == death)
             until(lambda: ask(server, "word").status_code == 200)

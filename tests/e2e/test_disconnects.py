@@ -20,7 +20,7 @@ GAUGES = ("inputs_in_flight", "tokens_in_flight", "queued_sequences", "queued_to
 @pytest.fixture(scope="module")
 def server() -> Iterator[Service]:
     # The slower tokenizer, so that there is time to hang up.
-    with service(device=True, front_ends=2, dedup="off", without="fast-tokenizer") as made:
+    with service(fake_device=True, front_ends=2, dedup="off", without="fast-tokenizer") as made:
         yield made
 
 

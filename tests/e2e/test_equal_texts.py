@@ -23,7 +23,7 @@ def hang_up_later(server: Service, body: bytes) -> socket.socket:
 
 
 def test_equal_texts_in_flight_are_computed_once_though_the_first_to_ask_hangs_up() -> None:
-    with service(device=True) as server:
+    with service(fake_device=True) as server:
         server.control(seconds=0.7)
         before = server.metric(COMPUTED)
         with ThreadPoolExecutor(6) as clients:
@@ -45,7 +45,7 @@ def test_equal_texts_in_flight_are_computed_once_though_the_first_to_ask_hangs_u
 
 @pytest.mark.parametrize("off", [{"dedup": "off"}, {"without": "dedup"}])
 def test_sharing_can_be_switched_off(off: dict[str, str]) -> None:
-    with service(device=True, **off) as server:
+    with service(fake_device=True, **off) as server:
         before = server.metric(COMPUTED)
         assert len(ask(server, [["the same"]] * 3).body) == 3
         assert server.metric(COMPUTED) - before == 3
@@ -53,7 +53,7 @@ def test_sharing_can_be_switched_off(off: dict[str, str]) -> None:
 
 
 def test_answers_are_kept_where_asked_for() -> None:
-    with service(device=True, response_cache_mb=1) as server:
+    with service(fake_device=True, response_cache_mb=1) as server:
         first = ask(server, [["one"], ["two"]])
         before = server.metric(COMPUTED)
         again = ask(server, [["two"], ["three"], ["one"]])

@@ -64,7 +64,7 @@ def test_killed_engines_cost_a_503_at_most(long_seconds: float) -> None:
 
 
 def test_a_killed_front_end_resets_only_its_own_connections() -> None:
-    with service(device=True, front_ends=2) as server:
+    with service(fake_device=True, front_ends=2) as server:
         server.control(seconds=0.01)
         clients = [Client(server) for _ in range(6)]
         try:
@@ -89,7 +89,7 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
 
 
 def test_the_process_that_stands_by_takes_a_dead_engines_place_and_is_replaced_itself() -> None:
-    with service(device=True, standby="on") as server:
+    with service(fake_device=True, standby="on") as server:
         until(lambda: len(server.children("standby engine")) == 1)
         standby = server.child("standby engine")
         os.kill(server.child("engine 0"), signal.SIGKILL)

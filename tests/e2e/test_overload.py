@@ -64,7 +64,7 @@ async def open_loop(port: int, rate: float, seconds: float) -> list[Outcome]:
 def test_at_ten_times_the_capacity_goodput_stays_and_the_rest_is_refused(
     long_seconds: float,
 ) -> None:
-    with service(device=True, dedup="off") as server:
+    with service(fake_device=True, dedup="off") as server:
         server.control(seconds_a_token=SECONDS_A_TEXT / TOKENS)
         port = int(server.url.rpartition(":")[2])
         for count in (1, 2, 3) * 4:  # it learns how fast its device is
@@ -103,7 +103,7 @@ def test_one_clients_list_of_ten_thousand_hardly_delays_anothers_single_texts(
     long_seconds: float,
 ) -> None:
     batch_seconds = 0.05  # --max-batch-time of a CPU
-    with service(device=True, front_ends=2, dedup="off") as server:
+    with service(fake_device=True, front_ends=2, dedup="off") as server:
         server.control(seconds=0.01, seconds_a_token=0.00005)
         alone = latencies(server, long_seconds / 3)
         ended = threading.Event()

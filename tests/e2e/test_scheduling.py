@@ -20,7 +20,7 @@ SECONDS_A_TOKEN = 0.002  # of the fake device; "word" is a sequence of 3 tokens
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Service]:
-    with service(device=True, max_batch_tokens=64, max_batch_time=1000) as made:
+    with service(fake_device=True, max_batch_tokens=64, max_batch_time=1000) as made:
         made.control(seconds_a_token=SECONDS_A_TOKEN)
         yield made
 
@@ -136,7 +136,7 @@ def test_headers_that_mean_nothing_are_refused(server: Service, name: str) -> No
 
 
 def test_the_server_has_a_deadline_for_those_who_name_none() -> None:
-    with service(device=True, default_timeout_ms=200) as server:
+    with service(fake_device=True, default_timeout_ms=200) as server:
         server.control(seconds=0.8)
         begun = time.monotonic()
         late = ask(server, "word")

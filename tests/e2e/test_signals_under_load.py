@@ -64,7 +64,7 @@ def finish(clients: list[Client]) -> list[Asked]:
 
 
 def test_at_sigterm_what_was_sent_before_is_answered_and_later_is_refused_politely() -> None:
-    with service(device=True, front_ends=2) as server:
+    with service(fake_device=True, front_ends=2) as server:
         server.control(seconds=0.03)
         clients = [Client(server) for _ in range(6)]
         try:
@@ -86,7 +86,7 @@ def test_at_sigterm_what_was_sent_before_is_answered_and_later_is_refused_polite
 
 
 def test_at_sighup_a_new_generation_takes_over_and_no_request_fails() -> None:
-    with service(device=True, front_ends=2) as server:
+    with service(fake_device=True, front_ends=2) as server:
         old = server.children()
         server.control(seconds=0.005, shift=1000.0)
         clients = [Client(server) for _ in range(4)]
@@ -107,7 +107,7 @@ def test_at_sighup_a_new_generation_takes_over_and_no_request_fails() -> None:
 
 
 def test_a_reload_that_fails_keeps_the_old_model_and_says_why() -> None:
-    with service(device=True) as server:
+    with service(fake_device=True) as server:
         children = server.children()
         server.control(load_error="weight 'pooler' is missing")
         server.signal(signal.SIGHUP)
