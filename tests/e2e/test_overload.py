@@ -75,7 +75,7 @@ def test_at_ten_times_the_capacity_goodput_stays_and_the_rest_is_refused(
         capacity = long_seconds / SECONDS_A_TEXT
         assert set(statuses) <= {200, 429, 504}, statuses
         assert statuses[200] >= 0.9 * capacity, statuses
-        assert statuses[504] <= 0.02 * len(outcomes), statuses
+        assert statuses[504] <= 0.02 * len(outcomes), statuses  # predictions err a little
         assert all(one.has_retry_after for one in outcomes if one.status == 429)
         took = [outcome.seconds for outcome in outcomes if outcome.status == 200]
         assert np.percentile(took, 99) <= DEADLINE_MS / 1000 + 0.1

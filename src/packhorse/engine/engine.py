@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 MANY = 32
 """A batch larger than this whose every row is bad is halved, not run row by row."""
 
+MOST_SLOWNESS = 4.0
+"""A batch that took longer than that many times its prediction is taken for a hiccup."""
+
 PENDING = 255
 """In an Output: this row is computed again and is not answered yet. No error has this code."""
 
@@ -74,6 +77,8 @@ class Engine:
         self._cost = cost
         self._running: deque[_Running] = deque()
         self._suspects_turn = False
+        self._slowness = 1.0
+        self._last_done = 0.0
         self._launched: list[tuple[int, int]] = []
         self._suspects: deque[_Work] = deque()  # to be run apart: mostly what failed in company
         self._journal: Journal | None = None
@@ -117,7 +122,7 @@ class Engine:
 
     def outlook(self) -> tuple[int, float]:
         """Clients that wait, and tokens a second that are predicted to be worked off."""
-        return self._scheduler.num_clients, self._scheduler.rate
+        return self._scheduler.num_clients, self._scheduler.rate / self._slowness
 
     def add(self, arrivals: Arrivals) -> None:
         """Queue requests."""
@@ -240,10 +245,22 @@ class Engine:
             self._strike(run.page)
             if run.work.alone and self._quarantine is not None:
                 self._quarantine.clear(run.work.batch.sequences)
+        self._note_slowness(run, time.monotonic())
         if not run.work.wider:
             self._cost.observe(run.work.batch.sequences.num_tokens, output.seconds)
         self._isolate_non_finite(run.work, output)
         return output
+
+    def _note_slowness(self, run: _Running, now: float) -> None:
+        """Learn how much longer a batch takes from launch to answer than on the device.
+
+        On a busy machine the loop itself waits for a core, which the cost model does not see.
+        """
+        predicted = self._cost.predict(run.work.batch.sequences.num_tokens)
+        took, self._last_done = now - max(run.started, self._last_done), now
+        if predicted > 0:
+            ratio = min(max(took / predicted, 1.0), MOST_SLOWNESS)
+            self._slowness += 0.1 * (ratio - self._slowness)
 
     def _failed(self, work: _Work) -> Output | None:
         """What a batch that raised ends in: its halves, or the error of its only sequence."""
