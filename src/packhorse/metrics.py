@@ -21,9 +21,14 @@ from numpy.typing import NDArray
 
 from packhorse.channel.board import Board
 
-ROUTES = ("predict", "health", "info", "metrics", "root", "unmatched")
+ROUTES = (
+    *("predict", "health", "info", "metrics", "root", "unmatched"),
+    *("embed", "embed_all", "embed_sparse", "similarity", "rerank", "tokenize", "decode"),
+    *("openai_embeddings", "models", "rerank_documents", "classify", "score"),
+    *("token_classify", "zero_shot", "invocations"),
+)
 STATUSES = (
-    *("200", "204", "400", "401", "403", "404", "405", "413", "415", "422", "429"),
+    *("200", "204", "400", "401", "403", "404", "405", "413", "415", "422", "424", "429"),
     *("499", "500", "503", "504", "other"),  # 499: the client hung up
 )
 REASONS = (

@@ -26,12 +26,17 @@ from packhorse.server.responses import error_headers
 from packhorse.server.routes.health import live, ready
 from packhorse.server.routes.info import info
 from packhorse.server.routes.metrics import metrics
+from packhorse.server.routes.openai import models
 from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.root import root
+from packhorse.server.routes.table import OWN_PATHS, PATHS, OtherPredict, model_routes
 from packhorse.server.schemas import error_body, error_text
 from packhorse.server.service import Service
 
 logger = logging.getLogger(__name__)
+
+INVOCATIONS = "invocations"
+"""What POST / is called: other than GET /, it needs a key where there are keys."""
 
 NAMES = {
     "/": "root",
@@ -43,7 +48,10 @@ NAMES = {
     "/ping": "health",
     "/info": "info",
     "/metrics": "metrics",
-}
+    "/v1/models": "models",
+    "/models": "models",
+    "/invocations": INVOCATIONS,
+} | {path: kind.name for path, kind in PATHS.items()}
 """What the metrics call a path. All those that clients make up are called unmatched."""
 
 
@@ -53,16 +61,27 @@ class App:
     def __init__(self, service: Service) -> None:
         self._slot = service.slot
         self._edge = Edge(service.config, service.slot, service.tracing)
-        predict = Predict(service)
-        self._hot = {"/predict": predict}
+        classifies = service.checkpoint.task.is_classifier
+        predict = Predict(service) if classifies else OtherPredict(service)
+        routes = model_routes(service)
+        self._hot: dict[str, ASGIApp] = {"/predict": predict, **routes}
+        # What text-embeddings-inference does at its root: the model's own task.
+        own = OWN_PATHS.get(service.checkpoint.task, "/predict")
+        self._hot["/"] = self._hot["/invocations"] = self._hot[own]
         cold = Starlette(
             routes=[
-                Route("/predict", predict, methods=["POST"]),
+                # Another method than POST: Starlette says which are allowed.
+                *[
+                    Route(path, route, methods=["POST"])
+                    for path, route in self._hot.items()
+                    if path != "/"
+                ],
+                *[Route(path, models) for path in ("/v1/models", "/models")],
                 *[Route(path, ready) for path in ("/health", "/health/ready", "/ready", "/ping")],
                 Route("/health/live", live),
                 Route("/info", info),
                 Route("/metrics", metrics),
-                Route("/", root),
+                Route("/", root, methods=["GET"]),
             ],
             exception_handlers={
                 HTTPException: _http_error,
@@ -79,6 +98,8 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         route = NAMES.get(path, "unmatched")
+        if path == "/" and scope["method"] == "POST":
+            route = INVOCATIONS
         entry = self._edge.enter(scope, route)
         sending = entry.sending(send)
         try:

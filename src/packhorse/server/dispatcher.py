@@ -113,6 +113,8 @@ class Dispatcher:
 
     def _encoded(self, requests: list[Pending]) -> Sequences:
         """The inputs of all, in order. Raises what the tokenizer raises."""
+        if requests[0].encode is not None:
+            return requests[0].encode()
         inputs = requests[0].inputs
         if len(requests) > 1:
             inputs = [one for pending in requests for one in pending.inputs]
@@ -156,10 +158,11 @@ def _first_characters(waiting: list[Pending], limit: int) -> list[Pending]:
 
 def _by_options(requests: list[Pending]) -> list[list[Pending]]:
     """Requests that the tokenizer can take in one call, without those that have ended."""
-    groups: dict[tuple[bool, str], list[Pending]] = {}
+    groups: dict[tuple[bool, str, int], list[Pending]] = {}
     for pending in requests:
         if not pending.future.done():
-            groups.setdefault((pending.truncate, pending.direction), []).append(pending)
+            alone = 0 if pending.encode is None else id(pending)
+            groups.setdefault((pending.truncate, pending.direction, alone), []).append(pending)
     return list(groups.values())
 
 

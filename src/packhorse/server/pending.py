@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from packhorse.request import Completions, TextOrPair
+from packhorse.request import Completions, Sequences, TextOrPair
 from packhorse.server.terms import ANYONE, Terms
 from packhorse.tokenizing.tokenizer import Direction
 
@@ -40,6 +40,7 @@ class Pending:
     """Await ``future``, then read the rest.
 
     characters    of all texts
+    encode        tokenises the inputs in another way than the tokenizer's own; mostly None
     terms         who asks, how urgently and until when
     estimate      of its tokens, made when it was let in
     tokens        of all inputs: the estimate, then the real number
@@ -62,7 +63,8 @@ class Pending:
     """
 
     __slots__ = (
-        *("cache", "characters", "count", "departed", "direction", "estimate", "followers"),
+        *("cache", "characters", "count", "departed", "direction", "encode", "estimate"),
+        "followers",
         *("following", "future", "inference", "inputs", "keys", "left", "on_abandon", "parts"),
         *("queue_wait", "rows", "sent_tokens", "terms", "ticket", "tokenization", "tokens"),
         *("truncate", "truncated", "unanswered"),
@@ -91,6 +93,7 @@ class Pending:
         self.parts: list[tuple[Block, int, int, int]] = []
         self.tokenization = self.queue_wait = self.inference = self.departed = 0.0
         self.on_abandon: Callable[[Pending], Any] | None = None
+        self.encode: Callable[[], Sequences] | None = None
         self.keys: list[Key] = []
         self.rows: list[int] | None = None
         self.sent_tokens = tokens

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -37,6 +38,13 @@ class ErrorBody(msgspec.Struct):
     error_type: str
 
 
+Ids = list[int]
+
+TextsOrIds = str | list[str | int | list[int]]
+"""A text, a list of texts, the token ids of one text, or a list of such lists."""
+
+Body = TypeVar("Body")
+
 _decoder = msgspec.json.Decoder(PredictRequest)
 _encode = msgspec.json.Encoder().encode
 
@@ -45,8 +53,13 @@ SHAPES = 'a text "a", a pair ["a", "b"], or a batch [["a"], ["b", "c"], ...]'
 
 def decode_predict(body: bytes) -> PredictRequest:
     """Raises MalformedRequestError for what is not JSON, ValidationError for another shape."""
+    return decoded(_decoder, body)
+
+
+def decoded(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """The same for any class."""
     try:
-        return _decoder.decode(body)
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise ValidationError(f"the body does not fit: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -71,6 +84,30 @@ def inputs_of(request: PredictRequest) -> tuple[list[TextOrPair], bool]:
         one[0] if type(one) is list and len(one) == 1 else _pair(one, index)
         for index, one in enumerate(inputs)
     ], True
+
+
+def texts_or_ids(inputs: str | Sequence[Any], name: str) -> list[str] | list[Ids]:
+    """What ``TextsOrIds`` means: texts, or token ids of each text. ``name`` is for messages.
+
+    Raises EmptyRequestError or ValidationError naming the input at fault.
+    """
+    if isinstance(inputs, str):
+        return [inputs]
+    if not inputs:
+        raise EmptyRequestError(f"`{name}` is an empty list")
+    kind = type(inputs[0])
+    for index, one in enumerate(inputs):
+        if type(one) is not kind:
+            raise ValidationError(
+                f"`{name}[{index}]` is of another kind than `{name}[0]`: send texts or token ids, "
+                "not both"
+            )
+    if kind is int:
+        return [list(inputs)]
+    for index, one in enumerate(inputs):
+        if kind is list and not one:
+            raise ValidationError(f"`{name}[{index}]` is an empty list of token ids")
+    return list(inputs)
 
 
 def error_body(error: ServedError) -> bytes:

@@ -35,7 +35,7 @@ class ScoreWriter:
         rows: list[bytes] = []
         for block, _, first, count in parts:
             if block.failed:
-                _check(block, first, count, len(rows), pending.count)
+                check_rows(block, first, count, len(rows), pending.count)
             written = block.written.get(raw)
             if written is None:
                 written = block.written[raw] = self._write(block, raw)
@@ -60,7 +60,7 @@ class ScoreWriter:
         ]
 
 
-def _check(block: Block, first: int, count: int, index: int, inputs: int) -> None:
+def check_rows(block: Block, first: int, count: int, index: int, inputs: int) -> None:
     """Raise the error of the first of these rows that failed; ``index`` is that of the first."""
     codes = block.completions.codes[first : first + count]
     if codes.any():

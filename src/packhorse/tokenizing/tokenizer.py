@@ -17,13 +17,13 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 from typing import Any, NoReturn, get_args
 
 import numpy as np
 import tokenizers
 
-from packhorse.checkpoint import Checkpoint, read_json
+from packhorse.checkpoint import Checkpoint
 from packhorse.errors import (
     CheckpointError,
     ConfigError,
@@ -32,14 +32,16 @@ from packhorse.errors import (
     TokenizationError,
     ValidationError,
 )
-from packhorse.request import BoolArray, Int32Array, Sequences, TextOrPair, concatenate
+from packhorse.request import BoolArray, Int32Array, Sequences, TextOrPair, bounds_of, concatenate
 from packhorse.tokenizing.backends import (
     Backend,
     LibraryFaultError,
     TokenizersBackend,
 )
 from packhorse.tokenizing.choice import BackendChoice, chosen_backend
+from packhorse.tokenizing.files import read_tokenizer, reads_token_types
 from packhorse.tokenizing.offsets import OffsetReader, Spans
+from packhorse.tokenizing.positions import positions_among_pads
 from packhorse.tokenizing.safe_cuts import Direction, safe_cuts
 from packhorse.tokenizing.special_tokens import pair_layout, text_layout
 from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first
@@ -81,7 +83,7 @@ class Tokenizer:
         self._architecture = checkpoint.architecture
         self._text_layout = text_layout(reference.library)
         self._pair_layout = pair_layout(reference.library)
-        self._has_segments = _reads_token_types(checkpoint)
+        self._has_segments = reads_token_types(checkpoint)
         self._cuts = safe_cuts(reference.library)
         self._reader = Reader(self._cuts)
         self._check_fit()
@@ -113,7 +115,7 @@ class Tokenizer:
             raise ConfigError(f"tokenizer {backend!r} is not one of {known}")
         if not 0.0 <= shadow_share <= 1.0:
             raise ConfigError(f"shadow_share {shadow_share} must be from 0 to 1")
-        text = _read(checkpoint.tokenizer_file)
+        text = read_tokenizer(checkpoint.tokenizer_file)
         reference = TokenizersBackend(text, parallel)
         serving, reason = chosen_backend(backend, text, reference, parallel)
         log.info("tokenizer: %s serves: %s", serving.name, reason)
@@ -188,6 +190,26 @@ class Tokenizer:
                 f"{self.max_length} tokens: shorten it, set truncate to true, or read it in windows"
             )
         return dataclasses.replace(spans, sequences=self._fitted(spans.sequences))
+
+    def from_ids(self, lists: Sequence[Sequence[int]], *, truncate: bool = True) -> Sequences:
+        """Ids as the model shall see them: no special tokens are added; cut at the right.
+
+        Raises ValidationError or TokenizationError naming the list at fault.
+        """
+        lengths = np.fromiter(map(len, lists), np.int32, len(lists))
+        too_long = lengths > self.max_length
+        if not truncate and too_long.any():
+            i = int(too_long.argmax())
+            raise ValidationError(f"inputs[{i}] has {lengths[i]} tokens; {self.max_length} fit")
+        for i, ids in enumerate(lists):
+            if not ids or not 0 <= min(ids) <= max(ids) < self._architecture.vocab_size:
+                raise TokenizationError(
+                    f"inputs[{i}] must be token ids from 0 to {self._architecture.vocab_size - 1}"
+                )
+        kept = [ids[: self.max_length] for ids in lists]
+        bounds = bounds_of(np.minimum(lengths, self.max_length))
+        ids_in_order = np.fromiter(chain.from_iterable(kept), np.int32, bounds[-1])
+        return self._fitted(Sequences(ids_in_order, bounds, too_long))
 
     def _served(self, batch: _Batch) -> Sequences:
         """The batch by whichever library serves, with the shadow check; falls back for good."""
@@ -320,7 +342,7 @@ class Tokenizer:
                 f"table ends at {model.vocab_size - 1}: its tokenizer has tokens added to it"
             )
         if model.first_position > 0 and (pads := ids == model.first_position - 1).any():
-            positions = _positions_among_pads(sequences.cu_seqlens, pads, model.first_position - 1)
+            positions = positions_among_pads(sequences.cu_seqlens, pads, model.first_position - 1)
             return dataclasses.replace(sequences, position_ids=positions)
         return sequences
 
@@ -382,18 +404,6 @@ def _pairs_among(inputs: list[Any]) -> BoolArray:
     return is_pair
 
 
-def _positions_among_pads(cu_seqlens: Int32Array, pads: BoolArray, pad_token_id: int) -> Int32Array:
-    """Position ids, int32 (T,), where ``pads``, bool (T,), marks literal pad tokens.
-
-    As the RoBERTa kin count them: a pad is at pad_token_id, and the others are
-    numbered from pad_token_id + 1 as if no pad were there.
-    """
-    counted = np.cumsum(~pads, dtype=np.int32)
-    before = np.concatenate([np.zeros(1, np.int32), counted])[cu_seqlens[:-1]]
-    positions = counted - np.repeat(before, np.diff(cu_seqlens)) + np.int32(pad_token_id)
-    return np.where(pads, np.int32(pad_token_id), positions)
-
-
 def _explained(fault: LibraryFaultError, inputs: Sequence[TextOrPair]) -> ServedError:
     """What to answer when no library could tokenise the inputs."""
     unreadable = first_unreadable(inputs)
@@ -408,23 +418,3 @@ def _fingerprint(text_or_pair: TextOrPair) -> str:
     """Length and hash: enough to find a text again, not enough to read it in a log."""
     text = text_or_pair if isinstance(text_or_pair, str) else "\0".join(text_or_pair)
     return f"{len(text)} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} is missing: save the model's fast tokenizer into {path.parent}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
-def _reads_token_types(checkpoint: Checkpoint) -> bool:
-    """Whether the model has a second token type and its tokenizer's config does not withhold it."""
-    path = checkpoint.folder / "tokenizer_config.json"
-    names = read_json(path).get("model_input_names") if path.exists() else None
-    return checkpoint.architecture.type_vocab_size > 1 and (
-        names is None or "token_type_ids" in names
-    )

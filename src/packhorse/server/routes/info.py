@@ -9,9 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from packhorse import __version__
+from packhorse.checkpoint import Checkpoint
 from packhorse.config import as_dict
 from packhorse.errors import UnavailableError
 from packhorse.server.service import Service
+from packhorse.tasks import Task
 
 
 async def info(request: Request) -> Response:
@@ -26,19 +28,13 @@ def _described(service: Service) -> dict[str, Any]:
     engine = service.engines.info
     if engine is None:
         raise UnavailableError(service.engines.fault or "the engine is not ready yet")
-    labels = service.checkpoint.labels
     server = service.config.server
     return {
         "model_id": service.checkpoint.model_id,
         "model_sha": service.checkpoint.revision,
         "model_dtype": engine.get("dtype"),
         "served_model_name": service.name,
-        "model_type": {
-            "classifier": {
-                "id2label": {str(row): label for row, label in enumerate(labels)},
-                "label2id": {label: row for row, label in enumerate(labels)},
-            }
-        },
+        "model_type": _model_type(service.checkpoint),
         "max_concurrent_requests": server.max_concurrent_requests,
         "max_input_length": service.tokenizer.max_length,
         "max_batch_tokens": engine.get("max_batch_tokens"),
@@ -50,9 +46,24 @@ def _described(service: Service) -> dict[str, Any]:
         "sha": None,
         "docker_label": None,
         "device": engine.get("device"),
+        "task": service.checkpoint.task,
         "problem_type": service.checkpoint.problem_type,
         "tokenizer": service.tokenizer.backend,
         "tokenizer_reason": service.tokenizer.backend_reason,
         "engine": engine,
         "config": as_dict(service.config),
+    }
+
+
+def _model_type(checkpoint: Checkpoint) -> dict[str, Any]:
+    """In the words of text-embeddings-inference, with one more for token classifiers."""
+    if checkpoint.sentence is not None:
+        pooling = "+".join(checkpoint.sentence.poolings)
+        return {"embedding": {"pooling": pooling, "dimensions": checkpoint.width}}
+    kinds = {Task.RERANK: "reranker", Task.TOKEN_CLASSIFY: "token_classifier"}
+    return {
+        kinds.get(checkpoint.task, "classifier"): {
+            "id2label": {str(row): label for row, label in enumerate(checkpoint.labels)},
+            "label2id": {label: row for row, label in enumerate(checkpoint.labels)},
+        }
     }

@@ -1,0 +1,22 @@
+"""From the parts of an answered request to its rows, in the order of its inputs."""
+
+from __future__ import annotations
+
+from packhorse.request import Answer, Part, answer_of, bounds_of
+from packhorse.server.pending import Pending
+from packhorse.server.scores import check_rows
+
+
+def answer_in(pending: Pending) -> Answer:
+    """The values of all inputs. Raises the error of the first that has none."""
+    parts = []
+    for block, offset, first, count in sorted(pending.parts, key=lambda part: part[1]):
+        completions, own = block.completions, slice(first, first + count)
+        if block.failed:
+            check_rows(block, first, count, offset, pending.count)
+        row_counts, rows = completions.row_counts, own
+        if row_counts is not None:
+            bounds = bounds_of(row_counts)
+            rows, row_counts = slice(bounds[first], bounds[first + count]), row_counts[own]
+        parts.append(Part(offset, completions.values[rows], completions.codes[own], row_counts))
+    return answer_of(parts)

@@ -1,0 +1,181 @@
+"""POST /embed, /embed_all and /similarity, in the shapes of text-embeddings-inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from packhorse.request import Answer, Sequences
+from packhorse.sentence import SentenceModules
+from packhorse.server.model_route import (
+    Asking,
+    ModelRoute,
+    at_token_level,
+    characters_of,
+    encode_json,
+)
+from packhorse.server.schemas import Ids, TextsOrIds, texts_or_ids
+from packhorse.tasks import Task
+from packhorse.vectors import checked_dimensions, cosine, finished
+
+Truncation = Literal["right", "left", "Right", "Left"]
+
+
+class EmbedRequest(msgspec.Struct):
+    """``POST /embed`` and ``/embed_all``.
+
+    inputs       a text, a list of texts, a list of token ids, or a list of such lists
+    truncate     whether what is too long is cut; null for the server's --auto-truncate
+    prompt_name  which of the model's prompts goes before each text
+    normalize    whether vectors have length 1; false leaves them as the model's folder makes them
+    dimensions   the first so many numbers of each; null for all
+    """
+
+    inputs: TextsOrIds
+    truncate: bool | None = None
+    truncation_direction: Truncation = "right"
+    prompt_name: str | None = None
+    normalize: bool = True
+    dimensions: int | None = None
+
+
+class SimilarityInputs(msgspec.Struct):
+    """A sentence, and those it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(msgspec.Struct):
+    """As in ``EmbedRequest``."""
+
+    truncate: bool | None = None
+    truncation_direction: Truncation = "right"
+    prompt_name: str | None = None
+
+
+class SimilarityRequest(msgspec.Struct):
+    """``POST /similarity``."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+class EmbeddingRoute(ModelRoute):
+    """A route for models that embed."""
+
+    tasks = (Task.EMBED,)
+
+    @property
+    def sentence(self) -> SentenceModules:
+        """How the model makes vectors."""
+        assert self.checkpoint.sentence is not None
+        return self.checkpoint.sentence
+
+    async def vectors(
+        self,
+        asking: Asking,
+        inputs: list[str] | list[Ids],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool | None = None,
+        direction: str = "right",
+        token_level: bool = False,
+    ) -> Answer:
+        """What the model gives for texts, with a prompt before them, or for token ids."""
+        tokenizer = self.service.tokenizer
+        cut = self.auto_truncate if truncate is None else truncate
+        encode: Callable[[], Sequences] | None = None
+        if inputs and not isinstance(inputs[0], str):
+            encode = partial(tokenizer.from_ids, inputs, truncate=cut)
+            characters = sum(map(len, inputs))
+        else:
+            prompt, sentence = self.sentence.prompt_named(prompt_name), self.sentence
+            if prompt or sentence.lowercase:
+                inputs = [sentence.text_with_prompt(str(text), prompt) for text in inputs]
+            characters = characters_of(inputs)  # type: ignore[arg-type]
+            if token_level:
+                encode = partial(tokenizer.encode, inputs, truncate=cut, direction=direction)  # type: ignore[arg-type]
+        if token_level and encode is not None:
+            encode = partial(_marked, encode)
+        return await self.compute(
+            asking, inputs, characters, truncate=truncate, direction=direction, encode=encode
+        )
+
+
+class Embed(EmbeddingRoute):
+    """``POST /embed``."""
+
+    name = "embed"
+    _decoder = msgspec.json.Decoder(EmbedRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """A vector for each input."""
+        request = self.read(self._decoder, asking)
+        if request.dimensions is not None:
+            checked_dimensions(request.dimensions, self.checkpoint.width)
+        answer = await self.vectors(
+            asking,
+            texts_or_ids(request.inputs, "inputs"),
+            prompt_name=request.prompt_name,
+            truncate=request.truncate,
+            direction=request.truncation_direction,
+        )
+        return encode_json(
+            finished(
+                answer.values,
+                normalize=request.normalize or self.sentence.normalizes,
+                dimensions=request.dimensions,
+            ).tolist()
+        )
+
+
+class EmbedAll(EmbeddingRoute):
+    """``POST /embed_all``."""
+
+    name = "embed_all"
+    _decoder = msgspec.json.Decoder(EmbedRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """For each input a vector for every token, special tokens included."""
+        request = self.read(self._decoder, asking)
+        answer = await self.vectors(
+            asking,
+            texts_or_ids(request.inputs, "inputs"),
+            prompt_name=request.prompt_name,
+            truncate=request.truncate,
+            direction=request.truncation_direction,
+            token_level=True,
+        )
+        assert answer.row_counts is not None
+        rows = np.split(answer.values, np.cumsum(answer.row_counts)[:-1])
+        return encode_json([each.tolist() for each in rows])
+
+
+class Similarity(EmbeddingRoute):
+    """``POST /similarity``."""
+
+    name = "similarity"
+    _decoder = msgspec.json.Decoder(SimilarityRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """The cosine of each sentence with the first."""
+        request = self.read(self._decoder, asking)
+        options = request.parameters or SimilarityParameters()
+        sentences = texts_or_ids(request.inputs.sentences, "inputs.sentences")
+        answer = await self.vectors(
+            asking,
+            [request.inputs.source_sentence, *sentences],
+            prompt_name=options.prompt_name,
+            truncate=options.truncate,
+            direction=options.truncation_direction,
+        )
+        return encode_json(cosine(answer.values[:1], answer.values[1:])[0].tolist())
+
+
+def _marked(encode: Callable[[], Sequences]) -> Sequences:
+    return at_token_level(encode())

@@ -1,0 +1,60 @@
+"""Which path is answered by which of the routes that ask the model."""
+
+from __future__ import annotations
+
+from packhorse.server.model_route import Asking, ModelRoute
+from packhorse.server.routes.embed import Embed, EmbedAll, Similarity
+from packhorse.server.routes.openai import Embeddings
+from packhorse.server.routes.rerank import Rerank, RerankDocuments
+from packhorse.server.routes.token_classify import TokenClassify
+from packhorse.server.routes.tokenize import Decode, Tokenize
+from packhorse.server.routes.vllm import Classify, Score
+from packhorse.server.routes.zero_shot import ZeroShot
+from packhorse.server.service import Service
+from packhorse.tasks import Task
+
+
+class OtherPredict(ModelRoute):
+    """``POST /predict`` of a model that does not classify: it says so."""
+
+    name = "predict"
+    tasks = (Task.CLASSIFY, Task.RERANK)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """Never called: the task is checked before."""
+        raise AssertionError
+
+
+PATHS: dict[str, type[ModelRoute]] = {
+    "/embed": Embed,
+    "/embed_all": EmbedAll,
+    "/similarity": Similarity,
+    "/rerank": Rerank,
+    "/tokenize": Tokenize,
+    "/decode": Decode,
+    "/v1/embeddings": Embeddings,
+    "/v1/embeddings/": Embeddings,
+    "/embeddings": Embeddings,
+    "/embeddings/": Embeddings,
+    "/v1/rerank": RerankDocuments,
+    "/v2/rerank": RerankDocuments,
+    "/classify": Classify,
+    "/score": Score,
+    "/v1/score": Score,
+    "/v1/token_classify": TokenClassify,
+    "/v1/zero_shot": ZeroShot,
+}
+
+
+OWN_PATHS = {
+    Task.EMBED: "/embed",
+    Task.RERANK: "/rerank",
+    Task.TOKEN_CLASSIFY: "/v1/token_classify",
+}
+"""What POST / and /invocations are for a model's task; for others /predict."""
+
+
+def model_routes(service: Service) -> dict[str, ModelRoute]:
+    """A route for each path; paths of one class share it."""
+    made = {kind: kind(service) for kind in dict.fromkeys(PATHS.values())}
+    return {path: made[kind] for path, kind in PATHS.items()}

@@ -1,0 +1,87 @@
+"""POST /v1/token_classify: entities with their places in the texts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from packhorse.entities import AGGREGATIONS, Aggregation, Labels, entities_in
+from packhorse.errors import ValidationError
+from packhorse.postprocess import softmax
+from packhorse.request import Sequences
+from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
+from packhorse.server.routes.openai import usage_of
+from packhorse.server.schemas import texts_or_ids
+from packhorse.server.service import Service
+from packhorse.tasks import Task
+from packhorse.tokenizing.names import vocabulary_of
+from packhorse.tokenizing.offsets import Spans
+
+
+class TokenClassifyRequest(msgspec.Struct):
+    """``POST /v1/token_classify``.
+
+    inputs                a text or a list of texts
+    aggregation_strategy  none, simple, first, average or max
+    ignore_labels         labels that are left out
+    stride                read long texts in windows that share so many tokens; null: cut them
+    """
+
+    inputs: str | list[str]
+    aggregation_strategy: Aggregation = "simple"
+    ignore_labels: list[str] = msgspec.field(default_factory=lambda: ["O"])
+    stride: int | None = None
+    truncate: bool | None = None
+    model: str | None = None
+
+
+class TokenClassify(ModelRoute):
+    """The route."""
+
+    name = "token_classify"
+    tasks = (Task.TOKEN_CLASSIFY,)
+    _decoder = msgspec.json.Decoder(TokenClassifyRequest)
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._labels = Labels.of(service.checkpoint.labels)
+        self._vocabulary = vocabulary_of(service.tokenizer)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """For each text its entities in order; ``truncated`` says how many were cut."""
+        request = self.read(self._decoder, asking)
+        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        aggregation = request.aggregation_strategy
+        assert aggregation in AGGREGATIONS
+        if request.stride is not None and aggregation == "none":
+            raise ValidationError("`stride` needs an aggregation_strategy other than none")
+        truncate = self.auto_truncate if request.truncate is None else request.truncate
+        read: list[Spans] = []
+
+        def encode() -> Sequences:
+            read.append(
+                self.service.tokenizer.encode_with_offsets(
+                    texts, truncate=truncate, stride=request.stride
+                )
+            )
+            return read[0].sequences
+
+        answer = await self.compute(asking, texts, characters_of(texts), encode=encode)
+        found = entities_in(
+            read[0],
+            texts,
+            softmax(answer.values),
+            self._labels,
+            self._vocabulary,
+            aggregation,
+            request.ignore_labels,
+        )
+        assert asking.pending is not None
+        return encode_json(
+            {
+                "object": "list",
+                "model": self.service.name,
+                "data": found,
+                "truncated": asking.pending.truncated,
+                "usage": usage_of(asking.pending.tokens),
+            }
+        )

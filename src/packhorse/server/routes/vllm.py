@@ -1,0 +1,118 @@
+"""POST /classify and /score, in the shapes of vLLM."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from packhorse.errors import EmptyRequestError, ValidationError
+from packhorse.postprocess import scores_of
+from packhorse.server.model_route import Asking, characters_of, encode_json
+from packhorse.server.routes.openai import OpenAIRoute, usage_of
+from packhorse.server.routes.rerank import RerankingRoute
+from packhorse.server.schemas import TextsOrIds, texts_or_ids
+from packhorse.tasks import Task
+
+
+class ClassifyRequest(msgspec.Struct):
+    """``POST /classify``.
+
+    input           a text, a list of texts, a list of token ids, or a list of such lists
+    use_activation  false for the model's logits
+    """
+
+    input: TextsOrIds
+    model: str | None = None
+    use_activation: bool | None = None
+
+
+class ScoreRequest(msgspec.Struct):
+    """``POST /score``: one text with each of several, or texts pair by pair."""
+
+    text_1: str | list[str]
+    text_2: str | list[str]
+    model: str | None = None
+
+
+class Classify(OpenAIRoute):
+    """``POST /classify``."""
+
+    name = "classify"
+    tasks = (Task.CLASSIFY, Task.RERANK)
+    _decoder = msgspec.json.Decoder(ClassifyRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """For each input the best label, and a score for every label in the model's order."""
+        request = self.read(self._decoder, asking)
+        inputs = texts_or_ids(request.input, "input")
+        if isinstance(inputs[0], str):
+            answer = await self.compute(asking, inputs, characters_of(inputs))
+        else:
+            encode = partial(self.service.tokenizer.from_ids, inputs, truncate=self.auto_truncate)
+            answer = await self.compute(asking, inputs, sum(map(len, inputs)), encode=encode)
+        scores = answer.values
+        if request.use_activation is not False:
+            scores = scores_of(scores, self.checkpoint.problem_type)
+        labels = self.checkpoint.labels
+        best = scores.argmax(axis=1).tolist()
+        return self.listed(
+            asking,
+            "classify",
+            [
+                {"index": i, "label": labels[one], "probs": row, "num_classes": len(labels)}
+                for i, (one, row) in enumerate(zip(best, scores.tolist(), strict=True))
+            ],
+        )
+
+    def listed(self, asking: Asking, kind: str, data: list[dict[str, Any]]) -> bytes:
+        """The frame of vLLM's lists."""
+        return _listed(self.service.name, asking, kind, data)
+
+
+class Score(OpenAIRoute, RerankingRoute):
+    """``POST /score``."""
+
+    name = "score"
+    _decoder = msgspec.json.Decoder(ScoreRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """A score for each pair."""
+        request = self.read(self._decoder, asking)
+        first = [request.text_1] if isinstance(request.text_1, str) else request.text_1
+        second = [request.text_2] if isinstance(request.text_2, str) else request.text_2
+        if not first or not second:
+            raise EmptyRequestError("`text_1` and `text_2` need at least one text each")
+        if len(first) == 1:
+            first = first * len(second)
+        if len(first) != len(second):
+            raise ValidationError(
+                f"`text_1` has {len(first)} texts and `text_2` {len(second)}: send one, or as many"
+            )
+        scores = await self.pair_scores(asking, list(zip(first, second, strict=True)))
+        data = [
+            {"index": i, "object": "score", "score": score}
+            for i, score in enumerate(scores.tolist())
+        ]
+        return _listed(self.service.name, asking, "score", data)
+
+
+def _listed(model: str, asking: Asking, kind: str, data: list[dict[str, Any]]) -> bytes:
+    assert asking.pending is not None
+    usage = usage_of(asking.pending.tokens) | {
+        "completion_tokens": 0,
+        "prompt_tokens_details": None,
+    }
+    return encode_json(
+        {
+            "id": f"{kind}-{uuid.uuid4().hex}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": model,
+            "data": data,
+            "usage": usage,
+        }
+    )

@@ -1,0 +1,63 @@
+"""POST /v1/zero_shot: scores for labels that the model has never seen."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
+from packhorse.server.routes.openai import usage_of
+from packhorse.server.schemas import texts_or_ids
+from packhorse.tasks import Task
+from packhorse.zero_shot import TEMPLATE, entailment, hypotheses, label_scores
+
+
+class ZeroShotRequest(msgspec.Struct):
+    """``POST /v1/zero_shot``.
+
+    inputs               a text or a list of texts
+    labels               what they may be about
+    hypothesis_template  a sentence with {} where a label is put
+    multi_label          each label by itself; else the scores of a text add up to 1
+    """
+
+    inputs: str | list[str]
+    labels: list[str]
+    hypothesis_template: str = TEMPLATE
+    multi_label: bool = False
+    truncate: bool | None = None
+    model: str | None = None
+
+
+class ZeroShot(ModelRoute):
+    """The route."""
+
+    name = "zero_shot"
+    tasks = (Task.CLASSIFY,)
+    _decoder = msgspec.json.Decoder(ZeroShotRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """For each text the labels with their scores, best first."""
+        request = self.read(self._decoder, asking)
+        own = self.checkpoint.labels
+        entailment(own)
+        sentences = hypotheses(request.labels, request.hypothesis_template)
+        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        pairs = [(text, sentence) for text in texts for sentence in sentences]
+        answer = await self.compute(asking, pairs, characters_of(pairs), truncate=request.truncate)
+        logits = answer.values.reshape(len(texts), len(sentences), len(own))
+        scores = label_scores(logits, own, request.multi_label)
+        order = np.argsort(-scores, axis=1, kind="stable").tolist()
+        assert asking.pending is not None
+        return encode_json(
+            {
+                "object": "list",
+                "model": self.service.name,
+                "data": [
+                    [{"label": request.labels[i], "score": float(row[i])} for i in best]
+                    for best, row in zip(order, scores, strict=True)
+                ],
+                "truncated": asking.pending.truncated,
+                "usage": usage_of(asking.pending.tokens),
+            }
+        )

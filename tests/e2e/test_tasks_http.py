@@ -1,0 +1,230 @@
+"""Every task over HTTP, with a server of real processes, and with the clients that people have."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from packhorse import Encoder
+from tests import tiny_checkpoints
+from tests.e2e.service import Service
+from tests.models.test_sentence import pooling
+from tests.unit.test_rerank import inference_model
+
+TEXTS = ["a good film", "The story was slow, and the sound was bad!", "日本語", ""]
+
+
+def served(folder: Path, **settings: Any) -> Iterator[Service]:
+    service = Service(real=True, model_id=folder, device="cpu", dtype="float32", **settings)
+    try:
+        yield service.start()
+    finally:
+        service.close()
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("e") / "m"
+    tiny_checkpoints.make_bert(folder, head="Model", num_labels=None)
+    prompts = {"prompts": {"query": "find this: "}, "default_prompt_name": None}
+    tiny_checkpoints.add_modules(
+        folder, pooling("mean_tokens"), config_sentence_transformers=prompts
+    )
+    for service in served(folder):
+        service.folder = folder  # type: ignore[attr-defined]
+        yield service
+
+
+@pytest.fixture(scope="module")
+def reranker() -> Iterator[Service]:
+    yield from served(tiny_checkpoints.shared(num_labels=1))
+
+
+def post(service: Service, path: str, body: Any, **options: Any) -> httpx.Response:
+    return httpx.post(service.url + path, json=body, timeout=60, **options)
+
+
+def close(got: Any, expected: Any) -> bool:
+    return bool(np.abs(np.array(got) - np.array(expected)).max() < 1e-5)
+
+
+def test_an_embedding_server_speaks_teis_and_openais_shapes(embedder: Service) -> None:
+    with Encoder(embedder.folder, device="cpu", dtype="float32") as encoder:  # type: ignore[attr-defined]
+        raw, unit = encoder.embed(TEXTS), encoder.embed(TEXTS, normalize=True)
+        tokens, lengths = encoder.embed_tokens(TEXTS), encoder.encode(TEXTS).lengths
+        prompted = encoder.embed(TEXTS, prompt_name="query")
+    answer = post(embedder, "/embed", {"inputs": TEXTS})
+    assert close(answer.json(), unit)
+    assert answer.headers["x-compute-tokens"] == str(int(lengths.sum()))
+    assert close(post(embedder, "/embed", {"inputs": TEXTS[0]}).json(), unit[:1])
+    assert close(post(embedder, "/embed", {"inputs": TEXTS, "normalize": False}).json(), raw)
+    named = {"inputs": TEXTS, "normalize": False, "prompt_name": "query"}
+    assert close(post(embedder, "/embed", named).json(), prompted)
+    few = post(embedder, "/embed", {"inputs": TEXTS, "dimensions": 8}).json()
+    assert close(np.linalg.norm(few, axis=1), np.ones(len(TEXTS)))
+    everything = post(embedder, "/embed_all", {"inputs": TEXTS}).json()
+    assert all(close(one, other) for one, other in zip(everything, tokens, strict=True))
+    asked = {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}
+    assert close(post(embedder, "/similarity", asked).json(), unit[:1] @ unit.T)
+    read = post(embedder, "/tokenize", {"inputs": TEXTS}).json()
+    assert [len(one) for one in read] == lengths.tolist()
+    assert read[0][0] == {"id": 2, "text": "[CLS]", "special": True, "start": None, "stop": None}
+    assert [TEXTS[0][one["start"] : one["stop"]] for one in read[0][1:-1]] == ["a", "good", "film"]
+    ids = [[one["id"] for one in each] for each in read]
+    assert post(embedder, "/decode", {"ids": ids[0]}).json() == ["a good film"]
+    assert close(post(embedder, "/embed", {"inputs": ids}).json(), unit)
+    for path in ("/v1/embeddings", "/embeddings", "/v1/embeddings/"):
+        listed = post(embedder, path, {"input": TEXTS, "model": "anything", "dimensions": 32})
+        assert close([one["embedding"] for one in listed.json()["data"]], unit)
+        assert listed.json()["usage"]["prompt_tokens"] == lengths.sum()
+    packed = post(embedder, "/v1/embeddings", {"input": ids[0], "encoding_format": "base64"})
+    text = packed.json()["data"][0]["embedding"]
+    assert len(text) == 4 * -(-32 * 4 // 3)
+    assert close(np.frombuffer(base64.b64decode(text), "<f4"), unit[0])
+    assert httpx.get(embedder.url + "/v1/models").json()["data"][0]["task"] == "embed"
+    kind = embedder.get("/info").json()["model_type"]
+    assert kind == {"embedding": {"pooling": "mean", "dimensions": 32}}
+
+
+@pytest.mark.parametrize("path", ["/predict", "/rerank", "/v1/zero_shot", "/v1/token_classify"])
+def test_another_task_is_424_and_says_what_is_loaded(embedder: Service, path: str) -> None:
+    answer = post(embedder, path, {"inputs": "a"})
+    assert answer.status_code == 424
+    assert answer.json()["error_type"] == "Backend"
+    assert "the loaded model embeds texts (task embed)" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"input": []}, 400),
+        ({"input": ["a", 1]}, 400),
+        ({"input": ["a"], "encoding_format": "hex"}, 400),
+        ({"input": ["a"], "dimensions": 33}, 400),
+        ({"input": [[]]}, 400),
+        ({"input": [999999]}, 400),
+        ({}, 400),
+        (None, 400),
+        ([], 400),
+    ],
+)
+def test_openais_clients_get_its_error_object(embedder: Service, body: Any, status: int) -> None:
+    answer = post(embedder, "/v1/embeddings", body)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("content", [b"{bad", b"", b'{"input": "\xff"}', b"[" * 100_000])
+def test_what_is_not_json_is_refused_as_json(embedder: Service, content: bytes) -> None:
+    for path in ("/v1/embeddings", "/embed"):
+        answer = httpx.post(
+            embedder.url + path, content=content, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code in ((400,) if path.startswith("/v1") else (400, 422))
+        assert answer.headers["content-type"] == "application/json"
+        assert "error" in answer.json()
+
+
+def test_the_models_own_route_at_the_root_needs_a_key_like_any(tmp_path: Path) -> None:
+    folder = tiny_checkpoints.make_bert(tmp_path, head="Model", num_labels=None)
+    for service in served(folder, api_key="secret"):
+        for path in ("/", "/invocations", "/embed", "/v1/models"):
+            assert post(service, path, {"inputs": "a"}).status_code in (401, 405)
+        given = {"authorization": "Bearer secret"}
+        vector = post(service, "/embed", {"inputs": "a"}, headers=given).json()
+        for path in ("/", "/invocations"):
+            assert post(service, path, {"inputs": "a"}, headers=given).json() == vector
+        assert service.get("/").status_code == 200
+
+
+def test_the_openai_package_embeds(embedder: Service) -> None:
+    if find_spec("openai") is None:
+        pytest.skip("openai is not installed")
+    import openai
+
+    client = openai.OpenAI(base_url=embedder.url + "/v1", api_key="none", max_retries=0)
+    vectors = client.embeddings.create(model="m", input=TEXTS).data  # base64 on the wire
+    plain = client.embeddings.create(model="m", input=TEXTS, encoding_format="float").data
+    assert close([one.embedding for one in vectors], [one.embedding for one in plain])
+    assert client.models.list().data[0].object == "model"
+    with pytest.raises(openai.BadRequestError, match="`dimensions` is 99"):
+        client.embeddings.create(model="m", input="a", dimensions=99)
+
+
+def test_the_hubs_client_embeds(embedder: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import InferenceClient, constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # it is asked for nothing but this
+    client = InferenceClient(base_url=embedder.url)
+    got = client.feature_extraction(TEXTS[0])
+    assert got.shape == (1, 32)
+
+
+def test_a_reranking_server_speaks_everybodys_shape(reranker: Service) -> None:
+    with Encoder(tiny_checkpoints.shared(num_labels=1), device="cpu", dtype="float32") as encoder:
+        ranked = encoder.rerank("a story", TEXTS)
+        pairs = [("a story", text) for text in TEXTS]
+        tokens = int(encoder.encode(pairs).lengths.sum())
+    order = [one.index for one in ranked]
+    tei = post(reranker, "/rerank", {"query": "a story", "texts": TEXTS, "return_text": True})
+    assert [one["index"] for one in tei.json()] == order
+    assert [one["text"] for one in tei.json()] == [TEXTS[i] for i in order]
+    assert close([one["score"] for one in tei.json()], [one.score for one in ranked])
+    for path in ("/v1/rerank", "/v2/rerank"):
+        body = {"query": "a story", "documents": [*TEXTS[:3], {"text": TEXTS[3]}], "top_n": 2}
+        answer = post(reranker, path, body | {"return_documents": True}).json()
+        assert [one["index"] for one in answer["results"]] == order[:2]
+        assert answer["results"][0]["document"] == {"text": TEXTS[order[0]]}
+        assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+        assert answer["meta"]["tokens"]["input_tokens"] == tokens
+    scored = post(reranker, "/score", {"text_1": "a story", "text_2": TEXTS}).json()
+    by_index = {one.index: one.score for one in ranked}
+    assert close([one["score"] for one in scored["data"]], [by_index[i] for i in range(4)])
+    assert len(post(reranker, "/predict", {"inputs": ["a story", "b"]}).json()) == 1
+    empty = post(reranker, "/rerank", {"query": "a", "texts": []})
+    assert empty.status_code == 400
+
+
+def test_a_classifying_server_has_vllms_route_and_zero_shot(tmp_path: Path) -> None:
+    folder = inference_model(tmp_path)
+    with Encoder(folder, device="cpu", dtype="float32") as encoder:
+        scores = encoder.predict_proba(TEXTS)
+        unseen = encoder.zero_shot(TEXTS, ["war", "music"])
+    for service in served(folder):
+        answer = post(service, "/classify", {"input": TEXTS}).json()
+        assert close([one["probs"] for one in answer["data"]], scores)
+        assert answer["data"][0]["num_classes"] == 3
+        got = post(service, "/v1/zero_shot", {"inputs": TEXTS, "labels": ["war", "music"]}).json()
+        assert [[one["label"] for one in row] for row in got["data"]] == [
+            [one.label for one in row] for row in unseen
+        ]
+        embedding = post(service, "/v1/embeddings", {"input": "a"})
+        assert embedding.status_code == 424
+        assert embedding.json()["error"]["code"] == "unsupported_task"
+
+
+def test_a_token_classifying_server_gives_entities() -> None:
+    folder = tiny_checkpoints.shared(head="ForTokenClassification", num_labels=5)
+    long = "word " * 500
+    with Encoder(folder, device="cpu", dtype="float32") as encoder:
+        expected = encoder.token_classify([*TEXTS, long], "simple")
+    for service in served(folder):
+        answer = post(service, "/v1/token_classify", {"inputs": [*TEXTS, long]})
+        found = answer.json()
+        assert found["truncated"] == 1
+        for row, wanted in zip(found["data"], expected, strict=True):
+            assert [(e["label"], e["word"], e["start"], e["end"]) for e in row] == [
+                (e.label, e.word, e.start, e.end) for e in wanted
+            ]
+        assert "index" in json.dumps(found["data"][0])
+        wrong = post(service, "/v1/token_classify", {"inputs": "a", "aggregation_strategy": "most"})
+        assert wrong.status_code == 422
