@@ -2,6 +2,7 @@
 
 ladder    every rung from the naive loop to the whole library, on one machine in one run
 serve     a server under load, as its clients see it
+rivals    this engine beside other engines on a CPU, each at its best
 gpu       what a GPU reaches by itself, beside what is left of it end to end
 fidelity  how far logits are from Transformers', by family, problem, device and type
 families  each family on a GPU, beside bert-base and beside Transformers
@@ -20,6 +21,7 @@ from packhorse.tools.bench.arguments import (
     add_gpu_arguments,
     add_ladder_arguments,
 )
+from packhorse.tools.bench.rivals import arguments as rivals_arguments
 from packhorse.tools.bench.serve import arguments as serve_arguments
 
 __all__ = ["add_arguments", "run"]
@@ -34,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ladder_arguments(ladder)
     serve = benches.add_parser("serve", help="a server under load", description=__doc__)
     serve_arguments.add_arguments(serve)
+    rivals = benches.add_parser("rivals", help="other engines on a CPU", description=__doc__)
+    rivals_arguments.add_arguments(rivals)
     gpu = benches.add_parser("gpu", help="the GPU by itself", description=__doc__)
     add_gpu_arguments(gpu)
     families = benches.add_parser("families", help="each family on a GPU", description=__doc__)
@@ -55,6 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
         return command.run(arguments)
     if arguments.bench == "fidelity":
         return _fidelity(arguments)
+    if arguments.bench == "rivals":
+        from packhorse.tools.bench.rivals import command as rivals_command
+
+        return rivals_command.run(arguments)
     from packhorse.tools.bench import commands
 
     if arguments.bench == "gpu":

@@ -21,8 +21,8 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workloads", default="seed,reviews", help="separated by commas (default: %(default)s)"
     )
-    parser.add_argument("--texts", type=_positive, default=1000, help="in each workload")
-    parser.add_argument("--rounds", type=_positive, default=5)
+    parser.add_argument("--texts", type=positive, default=1000, help="in each workload")
+    parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument(
         "--subset",
         action="append",
@@ -49,20 +49,20 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
 def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of ``bench gpu``."""
     _add_common(parser)
-    parser.add_argument("--rounds", type=_positive, default=5)
+    parser.add_argument("--rounds", type=positive, default=5)
 
 
 def add_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of ``bench fidelity``."""
     parser.add_argument(
         "--workers",
-        type=_positive,
+        type=positive,
         default=1,
         help="families measured at a time, each in a process of its own (default: %(default)s)",
     )
     parser.add_argument("--families", help="only these, separated by commas; all without it")
     parser.add_argument("--problems", help="only these, separated by commas; all without it")
-    parser.add_argument("--texts", type=_positive, default=1024, help="(default: %(default)s)")
+    parser.add_argument("--texts", type=positive, default=1024, help="(default: %(default)s)")
     parser.add_argument(
         "--device",
         default=AUTO,
@@ -101,7 +101,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_recorded(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=_positive, help="on a CPU; all cores without it")
+    parser.add_argument("--threads", type=positive, help="on a CPU; all cores without it")
     parser.add_argument("--reviews", type=Path, default=REVIEWS, metavar="FILE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     parser.add_argument("--commit", help="what to record where the sources are no git checkout")
@@ -129,7 +129,8 @@ def subsets(given: list[str], device: str) -> dict[str, int]:
     return counts
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A whole number of at least 1, as an argument."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("expected a whole number of at least 1")

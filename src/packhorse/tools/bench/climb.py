@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,8 @@ class Climber:
     rung: Rung
     worker: WorkerProcess | None = None
     dtype: str = ""
+    note: str | None = None
+    has_amx: bool | None = None
     status: str | None = None
     fault: str | None = None
     rounds: dict[str, Rounds] = field(default_factory=dict)
@@ -49,17 +51,18 @@ class Climber:
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """All rungs, and the worker that measures the device."""
+    """All rungs, and the worker that measures the device, if it is measured."""
 
     climbers: list[Climber]
-    device: WorkerProcess
+    device: WorkerProcess | None
     ceilings: dict[str, list[Ceiling]]
 
     def close(self) -> None:
         for climber in self.climbers:
             if climber.worker is not None and climber.status is None:
                 climber.worker.close()
-        self.device.close()
+        if self.device is not None:
+            self.device.close()
 
     @property
     def climbing(self) -> list[Climber]:
@@ -72,15 +75,30 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def climb(plan: Plan, prepared: Prepared, answers: Reference, scratch: Path) -> Climb:
-    """Start every rung, check its answers, run the rounds; a rung that fails drops out alone."""
-    types = sorted({"float32", plan.dtype})
-    device = WorkerProcess(CEILINGS, _ceilings(plan, prepared, types), scratch / "ceilings.log")
+def climb(
+    plan: Plan,
+    prepared: Prepared,
+    answers: Reference,
+    scratch: Path,
+    ceilings: bool = True,
+    obstacle: Callable[[Rung], str | None] = obstacle,
+) -> Climb:
+    """Start every rung, check its answers, run the rounds; a rung that fails drops out alone.
+
+    ceilings  whether to measure the device, too
+    obstacle  why a rung is skipped; None: it is not
+    """
+    types = sorted({"float32", plan.dtype}) if ceilings else []
+    device = None
+    if ceilings:
+        task = _ceilings(plan, prepared, types)
+        device = WorkerProcess(CEILINGS, task, scratch / "ceilings.log")
     climbers = [Climber(rung) for rung in plan.rungs]
     result = Climb(climbers, device, {dtype: [] for dtype in types})
     try:
-        device.wait()
-        _start(result, plan, prepared, scratch)
+        if device is not None:
+            device.wait()
+        _start(result, plan, prepared, scratch, obstacle)
         _check(result, prepared, answers)
         _run_rounds(result, plan, prepared, answers)
     finally:
@@ -94,7 +112,13 @@ def _ceilings(plan: Plan, prepared: Prepared, types: list[str]) -> Assignment:
     return Assignment(CEILINGS, (), place, prepared.size, problem_type, {}, types)
 
 
-def _start(result: Climb, plan: Plan, prepared: Prepared, scratch: Path) -> None:
+def _start(
+    result: Climb,
+    plan: Plan,
+    prepared: Prepared,
+    scratch: Path,
+    obstacle: Callable[[Rung], str | None],
+) -> None:
     """As many at once as there are cores for."""
     ready = []
     for climber in result.climbers:
@@ -120,7 +144,8 @@ def _groups(climbers: Sequence[Climber], size: int) -> Iterator[Sequence[Climber
 def _wait(climber: Climber) -> None:
     assert climber.worker is not None
     try:
-        climber.dtype = climber.worker.wait().dtype
+        ready = climber.worker.wait()
+        climber.dtype, climber.note, climber.has_amx = ready.dtype, ready.note, ready.has_amx
     except WorkerError as error:
         climber.drop_out(FAILED, str(error))
     else:
@@ -160,9 +185,10 @@ def _run_rounds(result: Climb, plan: Plan, prepared: Prepared, answers: Referenc
     shuffle = random.Random(0).shuffle
     for number in range(plan.rounds):
         started = time.monotonic()
-        measured = result.device.ask(Command("measure"), dict[str, Ceiling])
-        for dtype, ceiling in measured.items():
-            result.ceilings[dtype].append(ceiling)
+        if result.device is not None:
+            measured = result.device.ask(Command("measure"), dict[str, Ceiling])
+            for dtype, ceiling in measured.items():
+                result.ceilings[dtype].append(ceiling)
         for each in prepared.workloads:
             command = Command(
                 "time", each.name, str(answers.files[each.name]), spread=answers.spread
@@ -170,21 +196,22 @@ def _run_rounds(result: Climb, plan: Plan, prepared: Prepared, answers: Referenc
             order = result.climbing
             shuffle(order)
             for climber in order:
-                _run(climber, command, number)
+                _run(climber, command, number, plan.cores)
         say(f"round {number + 1} of {plan.rounds}: {time.monotonic() - started:.1f} s")
 
 
-def _run(climber: Climber, command: Command, number: int) -> None:
+def _run(climber: Climber, command: Command, number: int, pinned: tuple[int, ...] | None) -> None:
     """One timed round of one rung, with the machine watched before and during it."""
     assert climber.worker is not None
-    before = machine_load.before()
-    start = machine_load.read()
+    before = machine_load.before(pinned)
+    start = machine_load.read(pinned=pinned)
     try:
         timing = climber.worker.ask(command, Timing)
     except WorkerError as error:
         climber.drop_out(FAILED, str(error))
         return
-    during = machine_load.between(start, machine_load.read(), timing.cpu_seconds)
+    end = machine_load.read(pinned=pinned)
+    during = machine_load.between(start, end, timing.cpu_seconds)
     rounds = climber.rounds[command.workload]
     rounds.timings.append(timing)
     rounds.samples.append(Sample(number, timing.seconds, timing.cpu_seconds, before, during))

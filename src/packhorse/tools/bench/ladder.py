@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,19 +50,19 @@ def run(plan: Plan) -> Ladder:
         return _ladder(plan, prepared, workloads, answers.note, climbed)
 
 
-def description(plan: Plan) -> Run:
+def description(plan: Plan, libraries: Sequence[str] = ()) -> Run:
     """When and how, on what and with what: for the record."""
-    return run_now(plan.threads, plan.commit)
+    return run_now(plan.threads, plan.commit, libraries)
 
 
-def run_now(threads: int, commit: str | None = None) -> Run:
+def run_now(threads: int, commit: str | None = None, libraries: Sequence[str] = ()) -> Run:
     """The same for what has no plan; ``commit`` is for sources that are no git checkout."""
     return Run(
         date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=machine.command_line(),
         commit=machine.commit() or commit,
         machine=machine.description(threads),
-        versions=machine.versions(),
+        versions=machine.versions(libraries),
     )
 
 

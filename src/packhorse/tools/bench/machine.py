@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,15 @@ LIBRARIES = (
 )
 
 
-def versions() -> dict[str, str | None]:
-    """Python's, ours, and those of every library that computes; None where one is missing."""
+def versions(more: Sequence[str] = ()) -> dict[str, str | None]:
+    """Python's, ours, and those of every library that computes; None where one is missing.
+
+    more  distributions beyond LIBRARIES
+    """
     return {
         "python": platform.python_version(),
         "packhorse": __version__,
-        **{name: _version(name) for name in LIBRARIES},
+        **{name: _version(name) for name in (*LIBRARIES, *more)},
     }
 
 

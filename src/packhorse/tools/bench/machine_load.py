@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +41,11 @@ class Load:
         return self.others <= QUIET and self.stolen <= QUIET
 
 
-def read(stat: Path = Path("/proc/stat")) -> CpuTimes | None:
+def read(stat: Path = Path("/proc/stat"), pinned: Collection[int] | None = None) -> CpuTimes | None:
     """The counters now; None where there are none, or where they count cores that are not ours.
+
+    pinned  numbers of the cores that all our programs are held to: theirs alone are counted,
+            since whoever else is busy there takes from us
 
     In a container on a larger host the file shows the whole host: others may
     be busy there without taking anything from us.
@@ -50,14 +54,27 @@ def read(stat: Path = Path("/proc/stat")) -> CpuTimes | None:
         lines = stat.read_text().splitlines()
     except OSError:
         return None
-    cores = sum(line.startswith("cpu") for line in lines) - 1
+    of_core = {line.split()[0]: line for line in lines if line.startswith("cpu")}
+    if pinned is not None:
+        names = {f"cpu{number}" for number in pinned}
+        if not names <= of_core.keys():
+            return None
+        return _summed([of_core[name] for name in names], len(names))
+    cores = len(of_core) - 1
     if cores < 1 or cores != len(os.sched_getaffinity(0)):
         return None
-    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, lines[0].split()[1:9])
+    return _summed([of_core["cpu"]], cores)
+
+
+def _summed(lines: list[str], cores: int) -> CpuTimes:
+    """The times of these lines of /proc/stat, which stand for so many cores."""
+    busy = stolen = 0
+    for line in lines:
+        user, nice, system, _idle, _wait, irq, softirq, steal = map(int, line.split()[1:9])
+        busy += user + nice + system + irq + softirq
+        stolen += steal
     tick = os.sysconf("SC_CLK_TCK")
-    return CpuTimes(
-        (user + nice + system + irq + softirq) / tick, steal / tick, time.monotonic(), cores
-    )
+    return CpuTimes(busy / tick, stolen / tick, time.monotonic(), cores)
 
 
 def between(start: CpuTimes | None, end: CpuTimes | None, ours: float) -> Load | None:
@@ -70,8 +87,8 @@ def between(start: CpuTimes | None, end: CpuTimes | None, ours: float) -> Load |
     )
 
 
-def before() -> Load | None:
+def before(pinned: Collection[int] | None = None) -> Load | None:
     """The load of the next SETTLE_SECONDS."""
-    start = read()
+    start = read(pinned=pinned)
     time.sleep(SETTLE_SECONDS)
-    return between(start, read(), 0.0)
+    return between(start, read(pinned=pinned), 0.0)

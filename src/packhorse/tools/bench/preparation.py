@@ -16,7 +16,7 @@ from packhorse.tools.bench.agreement import spread_of
 from packhorse.tools.bench.flops import ModelSize
 from packhorse.tools.bench.programs import Place
 from packhorse.tools.bench.random_checkpoint import model_folder
-from packhorse.tools.bench.rungs import Rung, reference
+from packhorse.tools.bench.rungs import HALF, Rung, reference
 from packhorse.tools.bench.worker import Assignment, Command, Task
 from packhorse.tools.bench.worker_process import WorkerProcess
 from packhorse.tools.bench.workloads import SPREAD_TEXTS, Workload, workload
@@ -31,6 +31,8 @@ class Plan:
 
     subsets  texts a round for rungs that are too slow for all of them, by name
     commit   what to record where the sources are no git checkout
+    cores    numbers of the cores that all workers are held to; None: they are not
+    tune     whether programs with a choice of texts a batch try a few before the rounds
     """
 
     device: str
@@ -44,16 +46,22 @@ class Plan:
     subsets: dict[str, int] = field(default_factory=dict)
     reviews: Path = REVIEWS
     commit: str | None = None
+    cores: tuple[int, ...] | None = None
+    tune: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Ready for the rungs; ``model_note`` says where weights and tokenizer are from."""
+    """Ready for the rungs; ``model_note`` says where weights and tokenizer are from.
+
+    scratch  a folder that workers may share
+    """
 
     checkpoint: Checkpoint
     model_note: str
     size: ModelSize
     workloads: list[Workload]
+    scratch: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +86,21 @@ def prepare(plan: Plan, scratch: Path) -> Prepared:
         return tokenizer.encode(list(texts)).lengths
 
     texts = [workload(name, plan.texts, lengths, plan.reviews) for name in plan.workloads]
-    return Prepared(checkpoint, note, ModelSize.of(checkpoint), texts)
+    return Prepared(checkpoint, note, ModelSize.of(checkpoint), texts, scratch)
 
 
 def assignment(rung: Rung, plan: Plan, prepared: Prepared, tasks: dict[str, Task]) -> Assignment:
     """What the worker of a rung is told."""
-    dtype = "float32" if rung.precision == "float32" else plan.dtype
+    dtype = plan.dtype if rung.precision == HALF else rung.precision
+    folder, scratch = str(prepared.checkpoint.folder), str(prepared.scratch)
     return Assignment(
         program=rung.program,
         off=rung.off,
-        place=Place(str(prepared.checkpoint.folder), plan.device, dtype, plan.threads),
+        place=Place(folder, plan.device, dtype, plan.threads, scratch),
         size=prepared.size,
         problem_type=prepared.checkpoint.problem_type,
         tasks=tasks,
+        tune=plan.tune,
     )
 
 

@@ -11,7 +11,10 @@ from packhorse.errors import ConfigError
 
 TRANSFORMERS = "transformers"
 COMPILER = "compiler"
-"""What a rung may need beyond the package's own requirements."""
+"""What a rung may need beyond the package's own requirements: a package by its name, or this."""
+
+HALF = "half"
+"""The precision of rungs that run in the half type that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Rung:
     name       in the table and on the command line
     change     one sentence: what differs from the rung below
     program    which of ``bench.programs`` it runs
-    precision  "float32", or "half": the half type asked for (float32 on a CPU without one)
+    precision  a type, or "half": the half type asked for (float32 on a CPU without one)
     off        optimisations of the engine that are still switched off
     needs      what it cannot do without
     """
@@ -29,7 +32,7 @@ class Rung:
     name: str
     change: str
     program: str
-    precision: str = "half"
+    precision: str = HALF
     off: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -139,8 +142,9 @@ def chosen_rungs(device: str, names: str | None) -> list[Rung]:
 
 def obstacle(rung: Rung) -> str | None:
     """Why this installation cannot run a rung; None if it can."""
-    if TRANSFORMERS in rung.needs and find_spec("transformers") is None:
-        return "needs the package transformers: pip install transformers"
+    for package in rung.needs:
+        if package != COMPILER and find_spec(package) is None:
+            return f"needs the package {package}: pip install {package}"
     if COMPILER in rung.needs and _compiler() is None:
         return "needs a C++ compiler: install g++ or clang++, or name one in CXX"
     return None

@@ -85,7 +85,7 @@ def measured(
         executed_flops=executed,
         nominal_share=share(rounds.nominal_flops),
         executed_share=share(executed),
-        agreement=_agreement(rounds),
+        agreement=agreement_of(rounds),
     )
 
 
@@ -102,7 +102,7 @@ def _ratio(samples: Sequence[Sample], texts: int, base: Rounds | None) -> float 
     return median(ratios) if ratios else None
 
 
-def _agreement(rounds: Rounds) -> Agreement:
+def agreement_of(rounds: Rounds) -> Agreement:
     """That of the logits, and the worst of the timed scores."""
     faults = [rounds.agreement.fault, *(timing.fault for timing in rounds.timings)]
     errors = [timing.score_error for timing in rounds.timings]

@@ -23,9 +23,10 @@ import numpy as np
 
 from packhorse.checkpoint import ProblemType
 from packhorse.request import Float32Array, Int32Array
+from packhorse.tools.bench import amx
 from packhorse.tools.bench.agreement import Agreement, compare, compare_scores
 from packhorse.tools.bench.flops import ModelSize
-from packhorse.tools.bench.programs import Place, Program, builder
+from packhorse.tools.bench.programs import Place, Program, Tunable, builder
 
 ENOUGH_SECONDS = 0.2
 """A round repeats what is faster than this: a few milliseconds after a wait are the GPU waking."""
@@ -47,6 +48,7 @@ class Assignment:
     """What a worker is started for.
 
     dtypes  of the products that the ceilings are measured by
+    tune    whether a program with a choice of texts a batch tries a few first
     """
 
     program: str
@@ -56,6 +58,7 @@ class Assignment:
     problem_type: ProblemType
     tasks: dict[str, Task]
     dtypes: list[str] = field(default_factory=list)
+    tune: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The first answer: the type the program computes in."""
+    """The first answer: the type the program computes in, and what else it says of itself.
+
+    has_amx  whether the kernel granted AMX to the process; None where it cannot be known
+    """
 
     dtype: str
+    note: str | None = None
+    has_amx: bool | None = None
 
 
 class RungWorker:
@@ -105,11 +113,15 @@ class RungWorker:
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.program: Program = builder(assignment.program)(assignment.place, assignment.off)
-        self.program.predict([next(iter(assignment.tasks.values())).texts[0]])
+        texts = next(iter(assignment.tasks.values())).texts
+        self.program.predict([texts[0]])
+        if assignment.tune and isinstance(self.program, Tunable):
+            self.program.tune(texts)
         self._peak_is_reset = False
 
     def ready(self) -> Ready:
-        return Ready(self.program.dtype)
+        note = self.program.note if isinstance(self.program, Tunable) else None
+        return Ready(self.program.dtype, note, amx.is_granted())
 
     def write_logits(self, command: Command) -> str:
         """The logits of a workload into a file; returns its name."""
@@ -222,6 +234,8 @@ def serve(commands: IO[str], answers: IO[bytes]) -> None:
     """Read the assignment, load, answer commands until the input ends."""
     assignment = msgspec.json.decode(commands.readline(), type=Assignment)
     kind = CeilingsWorker if assignment.program == CEILINGS else RungWorker
+    if os.environ.get(amx.REFUSED):
+        amx.refuse()
     worker = kind(assignment)
     _send(answers, worker.ready())
     for command in _commands(commands):

@@ -39,13 +39,14 @@ class WorkerProcess:
         self._log = log
         self._started = time.monotonic()
         threads = str(assignment.place.threads)
+        pools = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "packhorse.tools.bench.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
+                env=os.environ | pools | {"HF_HUB_OFFLINE": "1"},
             )
         self._send(assignment)
 

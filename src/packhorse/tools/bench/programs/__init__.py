@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from packhorse.request import Float32Array, Int32Array
 from packhorse.tools.bench.flops import ModelSize
@@ -12,12 +12,16 @@ from packhorse.tools.bench.flops import ModelSize
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a program loads, and where it runs: torch's names of device and type."""
+    """What a program loads, and where it runs: torch's names of device and type, or "int8".
+
+    scratch  a folder that the workers of one run share, for models that other libraries convert
+    """
 
     folder: str
     device: str
     dtype: str
     threads: int
+    scratch: str | None = None
 
 
 class Program(Protocol):
@@ -41,6 +45,20 @@ class Program(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Tunable(Protocol):
+    """A program that has a choice of texts a batch.
+
+    note  what it says of itself: versions of what it was converted with, texts a batch
+    """
+
+    @property
+    def note(self) -> str: ...
+
+    def tune(self, texts: list[str]) -> None:
+        """Try a few numbers of texts a batch, and keep the fastest."""
+
+
 Builder = Callable[[Place, tuple[str, ...]], Program]
 """Loads a program; the names are of optimisations that stay off, where it is ours."""
 
@@ -59,6 +77,20 @@ def builder(name: str) -> Builder:
         from packhorse.tools.bench.programs.length_sorted import LengthSorted
 
         return lambda place, off: LengthSorted(place, compiled=name == "compile")
+    if name in ("transformers", "compile-padded", "compile-frozen"):
+        from packhorse.tools.bench.programs.padded_torch import PaddedTorch
+
+        return lambda place, off: PaddedTorch(place, name)
+    if name == "onnxruntime":
+        from packhorse.tools.bench.programs.padded_onnx import PaddedOnnx
+
+        return lambda place, off: PaddedOnnx(place)
+    if name in ("openvino", "openvino-streams"):
+        from packhorse.tools.bench.programs.padded_openvino import PaddedOpenvino
+
+        return lambda place, off: PaddedOpenvino(
+            place, place.threads if name == "openvino-streams" else 1
+        )
     if name == "packed":
         from packhorse.tools.bench.programs.packed import Packed
 
