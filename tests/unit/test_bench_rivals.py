@@ -149,7 +149,7 @@ def test_rounds_with_other_load_do_not_count() -> None:
     rival = entry("openvino-fp32", [2, 3, 2])
     assert by_round(busy_once, rival) == pytest.approx([2.0, 3.0])
     never = entry("openvino-fp32", [2, 3, 9], load=[BUSY, BUSY, QUIET])
-    assert by_round(busy_once, never) == pytest.approx([2.0, 3.0])  # too few are quiet: all of its count
+    assert by_round(busy_once, never) == pytest.approx([2.0, 3.0])  # all of its count
     only_first = entry("a", [1, 1], load=[QUIET, BUSY])
     only_last = entry("b", [2, 4], load=[BUSY, QUIET])
     assert by_round(only_first, only_last) == [2.0, 4.0]

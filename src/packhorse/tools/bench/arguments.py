@@ -74,7 +74,7 @@ def add_fidelity_arguments(parser: argparse.ArgumentParser) -> None:
 def add_families_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of ``bench families``."""
     _add_common(parser)
-    parser.add_argument("--rounds", type=_positive, default=3)
+    parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument(
         "--models",
         default="bert-base,modernbert-base,deberta-v3-base",
@@ -82,7 +82,7 @@ def add_families_arguments(parser: argparse.ArgumentParser) -> None:
         "compared with (default: %(default)s)",
     )
     parser.add_argument(
-        "--reviews-texts", type=_positive, default=4000, help="reviews of the comparison"
+        "--reviews-texts", type=positive, default=4000, help="reviews of the comparison"
     )
 
 
