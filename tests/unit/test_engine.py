@@ -1,6 +1,7 @@
 """The engine's policy, with a runner that computes nothing: logits are each sequence's first id."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,15 @@ from packhorse.engine.cost_model import CostModel
 from packhorse.engine.engine import Engine
 from packhorse.engine.scheduler import Limits, Scheduler
 from packhorse.errors import InternalError, NonFiniteOutputError
-from packhorse.request import Completions, Output, Sequences
+from packhorse.request import (
+    Completions,
+    Output,
+    Part,
+    Sequences,
+    answer_of,
+    is_token_level,
+    parts_of,
+)
 from tests.unit.test_scheduler import arrivals_of
 
 Forward = Callable[[Sequences, bool], Output]
@@ -94,6 +103,40 @@ def rows_of(completions: Completions) -> dict[tuple[int, int], tuple[float, int]
             row += 1
     assert row == len(completions.codes) == len(completions.values)
     return rows
+
+
+def test_what_is_read_token_by_token_runs_apart_and_comes_back_to_its_request() -> None:
+    """A batch has one row a sequence or one row a token; requests of both kinds wait together."""
+    shapes: list[bool] = []
+
+    def forward(batch: Sequences, wider: bool) -> Output:
+        whole = is_token_level(batch)
+        shapes.append(whole)
+        codes = np.zeros(len(batch), np.uint8)
+        if not whole:
+            return Output(first_ids(batch), codes, 0.001)
+        values = batch.input_ids.astype(np.float32)[:, None].repeat(3, axis=1)
+        return Output(values, codes, 0.001, batch.lengths)
+
+    engine = engine_with(ScriptedRunner(forward))
+    engine.add(arrivals_of({7: [2, 3], 9: [4, 2], 11: [5]}))
+    whole = arrivals_of({8: [3, 4]})
+    flags = np.array([True, True])
+    engine.add(replace(whole, sequences=replace(whole.sequences, token_level=flags)))
+    parts: dict[int, list[Part]] = {}
+    while len(parts) < 4 or engine.in_flight:
+        for completions in engine.step():
+            for ticket, part in zip(
+                completions.tickets.tolist(), parts_of(completions), strict=True
+            ):
+                parts.setdefault(ticket, []).append(part)
+    assert sorted(parts) == [7, 8, 9, 11]
+    answers = {ticket: answer_of(own) for ticket, own in parts.items()}
+    assert answers[8].values.shape == (7, 3)
+    assert answers[8].row_counts is not None
+    assert answers[8].row_counts.tolist() == [3, 4]
+    assert [answers[ticket].values.shape for ticket in (7, 9, 11)] == [(2, 1), (2, 1), (1, 1)]
+    assert set(shapes) == {False, True}
 
 
 def test_answers_come_back_to_their_requests() -> None:
