@@ -27,6 +27,7 @@ from packhorse.server.routes.health import live, ready
 from packhorse.server.routes.info import info
 from packhorse.server.routes.metrics import metrics
 from packhorse.server.routes.openai import models
+from packhorse.server.routes.openapi import openapi
 from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.root import root
 from packhorse.server.routes.table import OWN_PATHS, PATHS, OtherPredict, model_routes
@@ -51,6 +52,7 @@ NAMES = {
     "/v1/models": "models",
     "/models": "models",
     "/invocations": INVOCATIONS,
+    "/openapi.json": "openapi",
 } | {path: kind.name for path, kind in PATHS.items()}
 """What the metrics call a path. All those that clients make up are called unmatched."""
 
@@ -80,6 +82,7 @@ class App:
                 *[Route(path, ready) for path in ("/health", "/health/ready", "/ready", "/ping")],
                 Route("/health/live", live),
                 Route("/info", info),
+                Route("/openapi.json", openapi),
                 Route("/metrics", metrics),
                 Route("/", root, methods=["GET"]),
             ],

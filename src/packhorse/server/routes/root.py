@@ -23,6 +23,7 @@ GET  /health        200 when it can be used (also /ping, /ready, /health/ready),
 GET  /health/live   200 while the process lives
 GET  /info          model, limits, settings
 GET  /metrics       for Prometheus
+GET  /openapi.json  what every route reads
 """
 
 
