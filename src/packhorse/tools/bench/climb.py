@@ -211,7 +211,7 @@ def _run(climber: Climber, command: Command, number: int, pinned: tuple[int, ...
         climber.drop_out(FAILED, str(error))
         return
     end = machine_load.read(pinned=pinned)
-    during = machine_load.between(start, end, timing.cpu_seconds)
+    during = machine_load.between(start, end, timing.busy_seconds)
     rounds = climber.rounds[command.workload]
     rounds.timings.append(timing)
     rounds.samples.append(Sample(number, timing.seconds, timing.cpu_seconds, before, during))

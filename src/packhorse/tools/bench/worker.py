@@ -82,6 +82,7 @@ class Timing:
 
     passes       over all texts that were timed; a first one that was too fast is not among them
     cpu_seconds  of all threads of the process
+    busy_seconds the same for the whole round, passes that are not counted too
     score_error  largest difference from the reference's scores; fault: what is wrong with it
     """
 
@@ -93,6 +94,7 @@ class Timing:
     score_error: float | None
     fault: str | None
     passes: int = 1
+    busy_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +142,12 @@ class RungWorker:
         task = self.assignment.tasks[command.workload]
         self._reset_peak()
         gc.collect()
-        passes = 1
+        passes, began = 1, time.process_time()
         scores, seconds, cpu = self._timed(task.texts, passes)
         if seconds < ENOUGH_SECONDS:
             passes = math.ceil(ENOUGH_SECONDS / seconds)
             scores, seconds, cpu = self._timed(task.texts, passes)
+        busy = time.process_time() - began
         error, fault = compare_scores(
             scores,
             self._reference(command, task),
@@ -162,6 +165,7 @@ class RungWorker:
             score_error=error,
             fault=fault,
             passes=passes,
+            busy_seconds=busy,
         )
 
     def _timed(
