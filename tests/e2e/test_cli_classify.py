@@ -114,6 +114,7 @@ def test_ctrl_c_while_the_model_works_and_then_on(
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:9"])
 @pytest.mark.parametrize("command", ["classify", "info", "serve"])
+@pytest.mark.case(101)
 def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, command: str, device: str) -> None:
     """At once, in one line: no fallback that nobody asked for."""
     source = tmp_path / "in.txt"
@@ -130,12 +131,14 @@ def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, command: str, dev
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.case(101)
 def test_auto_is_the_cpu_where_no_gpu_is_shown() -> None:
     shown = json.loads(packhorse("info", "--json", env=os.environ | WITHOUT_GPU).stdout)
     assert shown["settings"]["model"]["device"] == "cpu"
     assert shown["machine"]["gpus"] == []
 
 
+@pytest.mark.case(97)
 def test_threads_are_the_cores_that_may_be_used() -> None:
     def threads(*arguments: str, **options: Any) -> int:
         shown = json.loads(

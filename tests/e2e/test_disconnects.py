@@ -29,6 +29,7 @@ def nothing_is_left(server: Service) -> bool:
     return all(f"packhorse_{name} 0.0" in lines for name in GAUGES)
 
 
+@pytest.mark.case(79)
 def test_during_tokenising(server: Service) -> None:
     server.control()
     launched = server.metric("packhorse_batch_sequences_sum")
@@ -42,6 +43,7 @@ def test_during_tokenising(server: Service) -> None:
     assert server.metric("packhorse_batch_sequences_sum") - launched <= 1  # it was never sent
 
 
+@pytest.mark.case(79)
 def test_in_the_queue_and_during_the_forward_pass(server: Service) -> None:
     server.control(seconds=1.0)
     launched = server.metric("packhorse_batch_sequences_sum")
@@ -57,6 +59,7 @@ def test_in_the_queue_and_during_the_forward_pass(server: Service) -> None:
     assert server.metric("packhorse_batch_sequences_sum") - launched == 2  # what ran, and the word
 
 
+@pytest.mark.case(79, 83)
 def test_a_storm_of_clients_that_give_up_leaves_the_server_as_it_was(server: Service) -> None:
     server.control(seconds=0.004)
     end = time.monotonic() + 1.0

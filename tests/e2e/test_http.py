@@ -59,6 +59,7 @@ def test_the_shapes_of_tei(server: Service) -> None:
     assert lengths_of(batch) == [3, 3, 5]
 
 
+@pytest.mark.case(85)
 def test_lists_are_answered_in_order_whatever_their_length(server: Service) -> None:
     for count in (33, 129, 10_000):
         inputs = [["good " * (1 + index % 7)] for index in range(count)]
@@ -66,6 +67,7 @@ def test_lists_are_answered_in_order_whatever_their_length(server: Service) -> N
         assert lengths_of(answer) == [3 + index % 7 for index in range(count)]
 
 
+@pytest.mark.case(85)
 def test_a_list_over_the_limit_is_refused_quickly(server: Service) -> None:
     started = time.monotonic()
     answer = server.predict([["a"]] * 20_001)
@@ -75,6 +77,7 @@ def test_a_list_over_the_limit_is_refused_quickly(server: Service) -> None:
     assert time.monotonic() - started < 2
 
 
+@pytest.mark.case(11)
 def test_a_body_over_the_limit(server: Service) -> None:
     answer = server.predict("a" * 2_000_001)
     assert answer.status_code == 413
@@ -91,6 +94,7 @@ def test_a_body_over_the_limit(server: Service) -> None:
     assert server.predict("a").status_code == 200
 
 
+@pytest.mark.case(11)
 def test_a_text_of_megabytes_is_cut_quickly(server: Service) -> None:
     started = time.monotonic()
     answer = server.predict("good film " * 150_000, raw_scores=True)
@@ -113,6 +117,7 @@ def test_a_text_of_megabytes_is_cut_quickly(server: Service) -> None:
         (b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", 400),
     ],
 )
+@pytest.mark.case(109)
 def test_whatever_arrives_the_answer_is_json(
     server: Service, request_bytes: bytes, status: int
 ) -> None:
@@ -125,6 +130,7 @@ def test_whatever_arrives_the_answer_is_json(
         assert set(parsed) == {"error", "error_type"}
 
 
+@pytest.mark.case(115)
 def test_head_is_get_without_a_body(server: Service) -> None:
     for path in ("/health", "/ready", "/metrics", "/", "/info", "/nowhere"):
         request = f" {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
@@ -186,6 +192,7 @@ def test_connections_are_shared_evenly(server: Service) -> None:
     assert abs(held[0] - held[1]) <= 12  # file descriptors: other ones are open as well
 
 
+@pytest.mark.case(99)
 def test_unknown_paths_make_no_new_series(server: Service) -> None:
     before = len(server.get("/metrics").text.splitlines())
     with httpx.Client(base_url=server.url) as session:
@@ -194,6 +201,7 @@ def test_unknown_paths_make_no_new_series(server: Service) -> None:
     assert len(server.get("/metrics").text.splitlines()) == before
 
 
+@pytest.mark.case(79)
 def test_a_client_that_hangs_up_is_cancelled(server: Service) -> None:
     server.control(hang=True)
     with connect(server) as sock:
@@ -221,6 +229,7 @@ def test_some_texts_are_tokenised_twice_to_compare(server: Service) -> None:
     assert server.metric("packhorse_shadow_differences_total") == 0
 
 
+@pytest.mark.case(91)
 def test_health_answers_while_tokenizers_reads_a_text_that_cannot_be_cut() -> None:
     with service(tokenizer="tokenizers") as server, ThreadPoolExecutor(1) as clients:
         slowest = 0.0
@@ -237,6 +246,7 @@ def test_health_answers_while_tokenizers_reads_a_text_that_cannot_be_cut() -> No
     assert slowest < 0.5
 
 
+@pytest.mark.case(91)
 def test_health_answers_while_large_requests_are_worked_on(server: Service) -> None:
     slowest = 0.0
     texts = [["good film " * 400] for _ in range(400)]  # 1.6 MB

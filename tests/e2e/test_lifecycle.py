@@ -47,6 +47,7 @@ def well(server: Service) -> Service:
     return server
 
 
+@pytest.mark.case(93)
 def test_a_taken_port_is_found_out_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -127,6 +128,7 @@ def test_sigterm_while_children_start_leaves_nothing() -> None:
             made.close()
 
 
+@pytest.mark.case(89)
 def test_kills_under_load_do_not_end_the_server() -> None:
     with service(front_ends=2) as server, ThreadPoolExecutor(2) as clients:
         server.control(seconds=0.01)
@@ -172,6 +174,7 @@ def test_titles_say_what_a_process_is(well: Service) -> None:
     )
 
 
+@pytest.mark.case(89)
 def test_a_killed_engine_fails_what_it_had_and_is_replaced_twice(well: Service) -> None:
     for death in range(1, 3):
         well.control(hang=True)
@@ -204,6 +207,7 @@ def test_a_killed_front_end_is_replaced_and_what_it_counted_is_kept(well: Servic
     assert well.metric('packhorse_restarts_total{child="front_end"}') == 2
 
 
+@pytest.mark.case(87)
 def test_a_stopped_engine_is_not_ready(well: Service) -> None:
     engine = well.child("engine 0")
     os.kill(engine, signal.SIGSTOP)
@@ -219,6 +223,7 @@ def test_a_stopped_engine_is_not_ready(well: Service) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.case(87)
 def test_an_engine_that_stays_stopped_is_replaced(well: Service) -> None:
     engine = well.child("engine 0")
     os.kill(engine, signal.SIGSTOP)
@@ -227,6 +232,7 @@ def test_an_engine_that_stays_stopped_is_replaced(well: Service) -> None:
     assert well.predict("a").status_code == 200
 
 
+@pytest.mark.case(87)
 def test_a_broken_device_is_given_a_new_engine(well: Service) -> None:
     well.control(broken=True)
     for _ in range(4):
@@ -237,6 +243,7 @@ def test_a_broken_device_is_given_a_new_engine(well: Service) -> None:
     assert well.predict("a").status_code == 200
 
 
+@pytest.mark.case(89)
 def test_a_crash_loop_ends_the_server() -> None:
     with service() as server:
         server.control(load_error="the disk is gone")
@@ -255,6 +262,7 @@ def test_children_end_with_a_killed_supervisor() -> None:
     made.close()
 
 
+@pytest.mark.case(103)
 def test_it_writes_nowhere_and_needs_no_home() -> None:
     """As in a container with a read-only root: only an empty /tmp can be written to."""
     read_only = (

@@ -38,6 +38,7 @@ def encoder() -> Iterator[Encoder]:
         yield made
 
 
+@pytest.mark.case(1, 51)
 def test_scores_are_those_of_the_library(server: Service, encoder: Encoder) -> None:
     inputs = [[text] for text in TEXTS] + [[a, b] for a, b in pairwise(TEXTS)]
     pairs = [one[0] if len(one) == 1 else (one[0], one[1]) for one in inputs]
@@ -112,11 +113,13 @@ def short_texts_are_answered(server: Service, number: int) -> None:
     assert len(first) < number / 2  # so that equal texts were compared
 
 
+@pytest.mark.case(77)
 def test_very_short_texts_are_answered_in_full_and_alike(server: Service) -> None:
     short_texts_are_answered(server, 500)
 
 
 @pytest.mark.long
+@pytest.mark.case(77)
 def test_ten_thousand_very_short_texts(server: Service, request: pytest.FixtureRequest) -> None:
     is_slice = request.config.getoption("--slice")
     short_texts_are_answered(server, 1000 if is_slice else 10_000)

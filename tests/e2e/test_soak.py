@@ -45,6 +45,7 @@ def client(server: Service, end: float, seed: int, asked: list[int]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.case(83)
 def test_clients_that_hang_up_leave_nothing(long_seconds: float) -> None:
     with service(front_ends=2) as server:
         server.control(seconds=0.003)

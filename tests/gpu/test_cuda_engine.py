@@ -248,6 +248,7 @@ def test_graphs_equal_eager_launches() -> None:
 
 
 @pytest.mark.parametrize("cured", [True, False])
+@pytest.mark.case(71)
 def test_one_overflowing_sequence_among_two_hundred(cured: bool, tmp_path: Path) -> None:
     folder = tiny_checkpoints.make_bert(tmp_path / "m", num_labels=2)
     word = tiny_checkpoints.WORDS[100]

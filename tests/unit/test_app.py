@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -95,7 +96,10 @@ TOKENIZER = Tokenizer.load(load_checkpoint(), parallel=False)
 
 
 @asynccontextmanager
-async def rig(**settings: Any) -> AsyncIterator[Rig]:
+async def rig(folder: Path | None = None, **settings: Any) -> AsyncIterator[Rig]:
+    """A front end of the demo model, or of the checkpoint in ``folder``, which has two labels."""
+    checkpoint = load_checkpoint(folder)
+    tokenizer = Tokenizer.load(checkpoint, parallel=False) if folder else TOKENIZER
     server, network = ({k: v for k, v in settings.items() if hasattr(kind, k)} for kind in KINDS)
     assert len(server) + len(network) == len(settings)
     config = resolve(
@@ -104,13 +108,13 @@ async def rig(**settings: Any) -> AsyncIterator[Rig]:
     )
     board = Board.create(2, SLOT_WORDS)
     engine = EchoEngine()
-    admission = Admission(board, 1, config.server.max_concurrent_requests, TOKENIZER.max_length)
+    admission = Admission(board, 1, config.server.max_concurrent_requests, tokenizer.max_length)
     with ThreadPoolExecutor(1) as threads:
         service = Service(
             config=config,
-            checkpoint=load_checkpoint(),
-            tokenizer=TOKENIZER,
-            dispatcher=Dispatcher(TOKENIZER, threads, engine, admission),  # type: ignore[arg-type]
+            checkpoint=checkpoint,
+            tokenizer=tokenizer,
+            dispatcher=Dispatcher(tokenizer, threads, engine, admission),  # type: ignore[arg-type]
             engines=engine,  # type: ignore[arg-type]
             admission=admission,
             observations=Observations(board.slots[1]),
@@ -176,6 +180,7 @@ def test_headers() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.case(13)
 def test_truncation_options() -> None:
     long_text = "bad " * 600 + "good"
 
@@ -214,6 +219,7 @@ def test_requests_of_one_turn_leave_together_and_keep_their_answers() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.case(73, 81)
 def test_only_the_requests_at_fault_fail() -> None:
     async def main() -> None:
         async with rig() as r:
@@ -244,6 +250,7 @@ def test_one_bad_input_fails_its_list_and_names_it() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.case(81)
 def test_surrogates_are_refused() -> None:
     async def main() -> None:
         async with rig() as r:
@@ -255,6 +262,7 @@ def test_surrogates_are_refused() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.case(85)
 def test_limits() -> None:
     async def main() -> None:
         async with rig(max_client_batch_size=3, max_concurrent_requests=4, payload_limit=1000) as r:
@@ -370,6 +378,7 @@ def test_info() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/health/live", "/info", "/metrics", "/nowhere"])
+@pytest.mark.case(115)
 def test_head_is_get_without_a_body(path: str) -> None:
     async def main() -> None:
         async with rig() as r:
@@ -380,6 +389,7 @@ def test_head_is_get_without_a_body(path: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.case(99)
 def test_unknown_routes_and_methods() -> None:
     async def main() -> None:
         async with rig() as r:
@@ -420,6 +430,7 @@ def test_the_root_page_lists_what_is_there() -> None:
         *((b'{"inputs":"a","inputs":"b"}', 200), (b'{"inputs":"a","x":[[1]]}', 200)),
     ],
 )
+@pytest.mark.case(109)
 def test_bodies(body: bytes, status: int) -> None:
     async def main() -> None:
         async with rig() as r:
@@ -437,6 +448,7 @@ def test_bodies(body: bytes, status: int) -> None:
         *(("application/json;charset=utf-8", 200), ("application/json", 200)),
     ],
 )
+@pytest.mark.case(109)
 def test_content_types(content_type: str, status: int) -> None:
     async def main() -> None:
         async with rig() as r:

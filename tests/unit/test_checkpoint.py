@@ -311,6 +311,7 @@ def test_wrong_size_is_refused(tmp_path: Path, key: str, value: Any) -> None:
         ("architectures", "BertForSequenceClassification", "a list of class names"),
     ],
 )
+@pytest.mark.case(35)
 def test_wrong_value_is_refused(tmp_path: Path, key: str, value: Any, accepted: str) -> None:
     write(tmp_path, **{key: value})
     with pytest.raises(CheckpointError) as caught:
@@ -396,6 +397,7 @@ MPNET = dataclasses.replace(
         ("bert", {"max_position_embeddings": 8192}, 8192),
     ],
 )
+@pytest.mark.case(7, 9)
 def test_limit_comes_from_the_positions(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -505,6 +507,7 @@ LABEL_FIELDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", LABEL_FIELDS, ids=json.dumps)
+@pytest.mark.case(33)
 def test_labels_are_those_of_transformers(
     tmp_path: Path, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -546,6 +549,7 @@ def test_numbers_as_labels_become_their_digits(tmp_path: Path) -> None:
         ({"num_labels": True}, "num_labels", "a whole number of at least 1"),
     ],
 )
+@pytest.mark.case(33)
 def test_labels_that_cannot_be_meant_are_refused(
     tmp_path: Path, fields: dict[str, Any], key: str, accepted: str
 ) -> None:
@@ -588,6 +592,7 @@ def with_head(folder: Path, bias: list[float]) -> Path:
         ("regression", [2.0, 0.0, -1.0], [2.0, 0.0, -1.0]),
     ],
 )
+@pytest.mark.case(45, 47)
 def test_problem_type_gives_the_scores_of_the_pipeline(
     tmp_path: Path, problem_type: str | None, logits: list[float], scores: list[float]
 ) -> None:

@@ -70,6 +70,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
         return False
 
 
+@pytest.mark.case(83)
 def test_who_keeps_us_waiting_is_cut_off_and_others_are_not() -> None:
     async def main() -> None:
         async with site() as s:
@@ -108,6 +109,7 @@ def test_who_keeps_us_waiting_is_cut_off_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("sent", [HEAD[:20], HEAD, HEAD + BODY[:7], HEAD + BODY])
+@pytest.mark.case(83)
 def test_who_hangs_up_at_any_point_leaves_nothing(sent: bytes) -> None:
     async def main() -> None:
         async with site() as s:  # which checks that nothing is in flight at the end

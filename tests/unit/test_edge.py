@@ -102,6 +102,7 @@ def preflight(origin: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("allowed", ["*", PAGE])
+@pytest.mark.case(111)
 def test_web_pages_of_allowed_origins_can_read_every_answer(allowed: str) -> None:
     async def main() -> None:
         options: dict[str, Any] = {"cors_allow_origin": (allowed,), "api_key": KEYS}
@@ -140,6 +141,7 @@ def test_web_pages_of_allowed_origins_can_read_every_answer(allowed: str) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.case(111)
 def test_web_pages_of_other_origins_can_read_none() -> None:
     async def main() -> None:
         async with rig(cors_allow_origin=(PAGE,)) as r:
@@ -159,6 +161,7 @@ def test_web_pages_of_other_origins_can_read_none() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.case(111)
 def test_nothing_of_cors_where_it_is_not_set() -> None:
     async def main() -> None:
         async with rig() as r:

@@ -67,6 +67,7 @@ def test_nothing_in_nothing_out(encoder: Encoder) -> None:
     assert encoder.predict_proba([]).shape == (0, 3)
 
 
+@pytest.mark.case(1)
 def test_blank_texts_are_texts(encoder: Encoder) -> None:
     inputs = ["hello", "", " \t\n", "world"]
     together = encoder.predict_proba(inputs)
@@ -98,6 +99,7 @@ def test_an_input_at_fault_is_named_and_not_quoted(encoder: Encoder) -> None:
         encoder.predict_proba([*["fine"] * 1700, "\ud800"])
 
 
+@pytest.mark.case(13)
 def test_long_texts_are_cut_on_the_side_asked_for_or_refused(encoder: Encoder) -> None:
     long = " ".join(f"{word} sea" for word in tiny_checkpoints.WORDS[:200])
     ids = encoder.encode([long, "short"])
@@ -181,6 +183,7 @@ def test_awaits_share_an_engine() -> None:
     assert labels[:8] == labels[8:]
 
 
+@pytest.mark.case(73)
 def test_not_a_number_is_an_error_for_its_text_only(tmp_path: Path) -> None:
     folder = tiny_checkpoints.make_bert(tmp_path / "model")
     word = tiny_checkpoints.WORDS[50]
@@ -258,6 +261,7 @@ encoder.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.case(25)
 def test_a_forked_child_is_told_to_make_its_own() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING, str(tiny_checkpoints.shared())],

@@ -145,6 +145,7 @@ def test_answers_come_back_to_their_requests() -> None:
     assert answers(engine) == {(7, 0): (0, 0), (7, 1): (2, 0), (9, 0): (5, 0)}
 
 
+@pytest.mark.case(81)
 def test_a_sequence_that_breaks_its_batch_fails_alone() -> None:
     def forward(batch: Sequences, wider: bool) -> Output:
         if 5 in batch.input_ids:
@@ -175,6 +176,7 @@ def poisoning(bad: int, cured_by_wider: bool) -> Forward:
     ("has_wider", "cured", "code"),
     [(True, True, 0), (True, False, NonFiniteOutputError.code), (False, False, 33)],
 )
+@pytest.mark.case(71)
 def test_an_overflowing_sequence_is_run_alone_and_its_neighbours_are_served(
     has_wider: bool, cured: bool, code: int
 ) -> None:

@@ -50,11 +50,13 @@ def test_without_quota_the_affinity_counts(tmp_path: Path) -> None:
         ("", 16),
     ],
 )
+@pytest.mark.case(97)
 def test_quota_of_v2_in_a_container(tmp_path: Path, limit: str, found: int) -> None:
     write(tmp_path / "cgroup/cpu.max", limit)
     assert cpus(tmp_path, "0::/\n") == found
 
 
+@pytest.mark.case(97)
 def test_the_tightest_of_nested_groups_of_v2_counts(tmp_path: Path) -> None:
     write(tmp_path / "cgroup/a.slice/cpu.max", "300000 100000")
     write(tmp_path / "cgroup/a.slice/b.scope/cpu.max", "800000 100000")
@@ -74,6 +76,7 @@ def test_a_path_of_the_host_that_is_not_in_the_container(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("quota", "found"), [("200000", 2), ("50000", 1), ("-1", 16), ("0", 16), ("x", 16)]
 )
+@pytest.mark.case(97)
 def test_quota_of_v1(tmp_path: Path, quota: str, found: int) -> None:
     write(tmp_path / "cgroup/cpu/cpu.cfs_quota_us", quota)
     write(tmp_path / "cgroup/cpu/cpu.cfs_period_us", "100000")

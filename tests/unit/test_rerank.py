@@ -35,6 +35,7 @@ def logits_of(query: str, **options: Any) -> np.ndarray:
     return tiny_checkpoints.reference_logits(folder, pairs).numpy()[:, 0]
 
 
+@pytest.mark.case(53)
 def test_documents_come_best_first_with_their_scores() -> None:
     logits = logits_of("the story", num_labels=1)
     with encoder_of(num_labels=1) as encoder:
@@ -50,6 +51,7 @@ def test_documents_come_best_first_with_their_scores() -> None:
     assert [one.score for one in raw] == pytest.approx(np.sort(logits)[::-1][:3].tolist(), rel=1e-4)
 
 
+@pytest.mark.case(53)
 def test_the_activation_is_the_models_own(tmp_path: Path) -> None:
     folder = tiny_checkpoints.make_bert(tmp_path, num_labels=1)
     own = {"activation_fn": "torch.nn.modules.linear.Identity"}

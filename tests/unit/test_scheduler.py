@@ -74,6 +74,7 @@ def test_what_queued_together_leaves_together() -> None:
     assert queue.next_batch() is None
 
 
+@pytest.mark.case(85)
 def test_a_long_list_is_split_by_tokens_and_its_offsets_go_on() -> None:
     queue = scheduler(max_tokens=100)
     queue.add(arrivals_of({5: [30] * 8}))
@@ -86,6 +87,7 @@ def test_the_number_of_sequences_is_bounded() -> None:
     assert [len(batch.sequences) for batch in drain(queue)] == [4, 4, 2]
 
 
+@pytest.mark.case(85)
 def test_a_sequence_over_the_budget_runs_alone() -> None:
     queue = scheduler(max_tokens=10)
     queue.add(arrivals_of({1: [4], 2: [25], 3: [4]}))
@@ -134,6 +136,7 @@ def test_every_sequence_leaves_exactly_once_and_in_order(
         assert batch.sequences.num_tokens <= max_tokens or len(batch.sequences) == 1
 
 
+@pytest.mark.case(79)
 def test_cancelled_requests_never_run_and_the_rest_keeps_its_offsets() -> None:
     queue = scheduler(max_tokens=20)
     queue.add(arrivals_of({1: [10, 10, 10], 2: [10], 3: [10, 10]}))

@@ -71,6 +71,7 @@ def error_of(body: bytes) -> RequestError:
         (b"\x1f\x8b\x08\x00", "invalid UTF-8"),
     ],
 )
+@pytest.mark.case(109)
 def test_what_is_not_json_is_malformed_and_says_where(body: bytes, message: str) -> None:
     error = error_of(body)
     assert type(error) is MalformedRequestError
@@ -99,6 +100,7 @@ def test_what_is_not_json_is_malformed_and_says_where(body: bytes, message: str)
         (b'{"inputs":[[["a"]]]}', "$.inputs[0][0]"),
     ],
 )
+@pytest.mark.case(109)
 def test_another_shape_is_not_valid_and_says_what(body: bytes, message: str) -> None:
     error = error_of(body)
     assert type(error) is ValidationError

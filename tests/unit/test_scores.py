@@ -47,6 +47,7 @@ def logits_of(rows: int, labels: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize("problem", list(ProblemType))
 @pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.case(47, 49)
 def test_rows_are_sorted_and_exact(problem: ProblemType, raw: bool) -> None:
     logits = logits_of(5)
     pending = pending_of([(block_of(logits), 0, 0, 5)])
@@ -91,6 +92,7 @@ def test_a_block_is_written_once_for_all_its_requests() -> None:
     ],
 )
 @pytest.mark.filterwarnings("error")
+@pytest.mark.case(73)
 def test_a_failed_row_fails_its_request_only(code: int, kind: type, message: str) -> None:
     logits = logits_of(4)
     logits[2] = np.nan

@@ -116,6 +116,7 @@ def expected(pipe: Any, text: str, strategy: str, **options: Any) -> list[tuple[
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.case(3, 65, 67)
 def test_entities_equal_the_pipelines(kind: str) -> None:
     folder = prepared(kind)
     pipe = pipeline_of(folder)

@@ -77,6 +77,7 @@ def assert_same(
 
 
 @pytest.mark.parametrize(("backend", "kind"), EVERY)
+@pytest.mark.case(5)
 def test_fuzzed_texts_get_the_ids_of_the_reference(load: Loader, backend: str, kind: str) -> None:
     tokenizer = load(kind, backend, max_length=4096)
     assert tokenizer.backend == backend
@@ -110,6 +111,7 @@ def test_truncated_texts_get_the_ids_of_the_reference(
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("limit", [LIMIT, LIMIT + 1])
 @pytest.mark.parametrize(("backend", "kind"), EVERY)
+@pytest.mark.case(17)
 def test_pairs_get_the_ids_and_token_types_of_the_reference(
     load: Loader, backend: str, kind: str, limit: int, direction: Direction
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_pair_is_neither_two_texts_nor_the_two_joined(load: Loader) -> None:
 
 @pytest.mark.parametrize("blank", ["", "   ", "\t\n", "\u200b", "\x00"])
 @pytest.mark.parametrize(("backend", "kind"), EVERY)
+@pytest.mark.case(1)
 def test_a_blank_text_is_special_tokens_and_leaves_its_neighbours_alone(
     load: Loader, backend: str, kind: str, blank: str
 ) -> None:
@@ -177,6 +180,7 @@ def test_no_inputs_are_no_sequences(load: Loader) -> None:
     ],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.case(3, 5)
 def test_nothing_is_dropped_but_control_characters(
     load: Loader, backend: str, text: str, tokens: list[str]
 ) -> None:
@@ -185,6 +189,7 @@ def test_nothing_is_dropped_but_control_characters(
     assert [tokenizer.library.id_to_token(int(i)) for i in ids[1:-1]] == tokens
 
 
+@pytest.mark.case(13)
 def test_left_truncation_keeps_the_last_tokens_between_the_special_ones(load: Loader) -> None:
     tokenizer = load("word_piece", max_length=6)
     kept = {
@@ -314,6 +319,7 @@ def test_a_template_for_texts_that_cannot_be_carried_is_refused_at_load(tmp_path
 # Positions where a text holds the pad token itself.
 
 
+@pytest.mark.case(21)
 def test_a_literal_pad_token_shifts_the_positions_of_robertas_kin(load: Loader) -> None:
     tokenizer = load("byte_level")
     plain = tokenizer.encode(["good film"])
@@ -336,6 +342,7 @@ def test_a_literal_pad_token_changes_no_position_of_bert(load: Loader) -> None:
 # Ids that the model has no embedding for.
 
 
+@pytest.mark.case(23)
 def test_an_id_beyond_the_embedding_table_fails_only_the_text_that_has_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -437,6 +444,7 @@ def test_a_subclass_of_str_is_a_text(load: Loader) -> None:
 
 
 @pytest.mark.parametrize(("backend", "kind"), EVERY)
+@pytest.mark.case(81)
 def test_half_a_surrogate_pair_is_refused_without_quoting_the_text(
     load: Loader, caplog: pytest.LogCaptureFixture, backend: str, kind: str
 ) -> None:

@@ -350,6 +350,7 @@ def test_threads_with_other_truncations_do_not_disturb_each_other(
 @pytest.mark.parametrize(
     ("setting", "parallel"), [(None, None), (None, True), ("true", True), ("false", True)]
 )
+@pytest.mark.case(25)
 def test_a_forked_child_answers_a_batch_after_its_parent_used_the_pool(
     tmp_path: Path, backend: str, setting: str | None, parallel: bool | None
 ) -> None:
@@ -425,6 +426,7 @@ def test_where_the_pool_of_tokenizers_is_off_a_batch_starts_no_thread(
     )
 
 
+@pytest.mark.case(91)
 def test_a_huge_text_does_not_stop_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "!" * 1_000_000
     backend = TokenizersBackend(word_piece().to_str(), parallel=False)

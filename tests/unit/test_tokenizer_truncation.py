@@ -88,6 +88,7 @@ def kept(first: int, second: int, room: int) -> tuple[int, int]:
         ((0, 0), (0, 0)),
     ],
 )
+@pytest.mark.case(19)
 def test_the_longer_text_of_a_pair_is_cut_first(
     counts: tuple[int, int], expected: tuple[int, int]
 ) -> None:
@@ -96,6 +97,7 @@ def test_the_longer_text_of_a_pair_is_cut_first(
 
 @pytest.mark.parametrize("counts", [(260, 500), (200, 500), (600, 1), (500, 500), (600, 5)])
 @pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.case(19)
 def test_pairs_of_hundreds_of_tokens_are_cut_as_by_the_reference(
     counts: tuple[int, int], direction: Direction
 ) -> None:
@@ -259,6 +261,7 @@ class Counting:
         ("unigram", "Han with stops"),
     ],
 )
+@pytest.mark.case(11)
 def test_of_a_megabyte_only_a_few_kilobytes_are_tokenised(
     kind: str, text: str, direction: Direction
 ) -> None:
