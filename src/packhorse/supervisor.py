@@ -29,7 +29,7 @@ from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
 from packhorse.child import Child, Kind, described
-from packhorse.config import Config, as_dict, resolve
+from packhorse.config import AUTO, Config, as_dict, resolve
 from packhorse.configured import configured_checkpoint
 from packhorse.errors import ConfigError
 from packhorse.generation import Generation, slots_for
@@ -65,7 +65,7 @@ def run(config: Config) -> int:
     if sys.platform != "linux":
         raise ConfigError("serving needs Linux; the library and the other commands do not")
     logs.configure(config.server.log_level, "supervisor", config.server.json_output)
-    config = resolve(config, detect())
+    config = _resolved(config)
     if config.server.otlp_endpoint is not None:
         check_installed()
     with bound(config) as http:
@@ -75,6 +75,15 @@ def run(config: Config) -> int:
         supervisor = Supervisor(config, checkpoint, http)
         with _signals_to(supervisor):
             return supervisor.run()
+
+
+def _resolved(config: Config) -> Config:
+    """Every "auto" decided. That a CPU serves, and nobody chose it, is worth a warning."""
+    hardware = detect()
+    resolved = resolve(config, hardware)  # warns itself of a GPU that is there and unusable
+    if config.model.device == AUTO and resolved.model.device == "cpu" and not hardware.gpu_fault:
+        logger.warning("--device auto takes the CPU: this machine shows no GPU")
+    return resolved
 
 
 class Supervisor:

@@ -22,6 +22,7 @@ def post(server: Service, body: bytes) -> tuple[int, Any]:
         return answer.status, json.load(answer)
 
 
+@pytest.mark.case(81)
 def test_three_bad_requests_among_many_good_ones_fail_alone() -> None:
     too_long = json.dumps({"inputs": "word " * 600, "truncate": False}).encode()
     bad = {
@@ -45,6 +46,7 @@ def test_three_bad_requests_among_many_good_ones_fail_alone() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.case(95)
 def test_a_cpu_is_ready_soon_however_large_batches_may_be() -> None:
     begun = time.monotonic()
     with service(real=True, device="cpu", max_batch_tokens=1_000_000) as server:

@@ -28,6 +28,7 @@ def left_in_shared_memory() -> set[str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.case(89)
 def test_killed_engines_cost_a_503_at_most(long_seconds: float) -> None:
     """With the real engine and the demo model; ready again within 3 s where the cores are free."""
     kills = 20 if long_seconds > 30 else 2

@@ -99,6 +99,7 @@ def latencies(server: Service, seconds: float) -> list[float]:
 
 
 @pytest.mark.long
+@pytest.mark.case(85)
 def test_one_clients_list_of_ten_thousand_hardly_delays_anothers_single_texts(
     long_seconds: float,
 ) -> None:

@@ -56,6 +56,7 @@ def close(got: Any, expected: Any) -> bool:
     return bool(np.abs(np.array(got) - np.array(expected)).max() < 1e-5)
 
 
+@pytest.mark.case(59, 61, 105, 107, 113)
 def test_an_embedding_server_speaks_teis_and_openais_shapes(embedder: Service) -> None:
     with Encoder(embedder.folder, device="cpu", dtype="float32") as encoder:  # type: ignore[attr-defined]
         raw, unit = encoder.embed(TEXTS), encoder.embed(TEXTS, normalize=True)
@@ -95,6 +96,7 @@ def test_an_embedding_server_speaks_teis_and_openais_shapes(embedder: Service) -
 
 
 @pytest.mark.parametrize("path", ["/predict", "/rerank", "/v1/zero_shot", "/v1/token_classify"])
+@pytest.mark.case(29)
 def test_another_task_is_424_and_says_what_is_loaded(embedder: Service, path: str) -> None:
     answer = post(embedder, path, {"inputs": "a"})
     assert answer.status_code == 424
@@ -116,6 +118,7 @@ def test_another_task_is_424_and_says_what_is_loaded(embedder: Service, path: st
         ([], 400),
     ],
 )
+@pytest.mark.case(105, 109)
 def test_openais_clients_get_its_error_object(embedder: Service, body: Any, status: int) -> None:
     answer = post(embedder, "/v1/embeddings", body)
     assert answer.status_code == status
@@ -124,6 +127,7 @@ def test_openais_clients_get_its_error_object(embedder: Service, body: Any, stat
 
 
 @pytest.mark.parametrize("content", [b"{bad", b"", b'{"input": "\xff"}', b"[" * 100_000])
+@pytest.mark.case(109)
 def test_what_is_not_json_is_refused_as_json(embedder: Service, content: bytes) -> None:
     for path in ("/v1/embeddings", "/embed"):
         answer = httpx.post(
@@ -146,6 +150,7 @@ def test_the_models_own_route_at_the_root_needs_a_key_like_any(tmp_path: Path) -
         assert service.get("/").status_code == 200
 
 
+@pytest.mark.case(105)
 def test_the_openai_package_embeds(embedder: Service) -> None:
     if find_spec("openai") is None:
         pytest.skip("openai is not installed")
@@ -169,6 +174,7 @@ def test_the_hubs_client_embeds(embedder: Service, monkeypatch: pytest.MonkeyPat
     assert got.shape == (1, 32)
 
 
+@pytest.mark.case(53, 113)
 def test_a_reranking_server_speaks_everybodys_shape(reranker: Service) -> None:
     with Encoder(tiny_checkpoints.shared(num_labels=1), device="cpu", dtype="float32") as encoder:
         ranked = encoder.rerank("a story", TEXTS)
@@ -212,6 +218,7 @@ def test_a_classifying_server_has_vllms_route_and_zero_shot(tmp_path: Path) -> N
         assert embedding.json()["error"]["code"] == "unsupported_task"
 
 
+@pytest.mark.case(65)
 def test_a_token_classifying_server_gives_entities() -> None:
     folder = tiny_checkpoints.shared(head="ForTokenClassification", num_labels=5)
     long = "word " * 500

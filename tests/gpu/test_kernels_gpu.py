@@ -325,6 +325,7 @@ def related_oracle(qkv, lengths, heads, window, vectors, scale):
 @pytest.mark.parametrize(
     ("window", "disentangled"), [(64, False), (8, False), (None, True), (20, True)]
 )
+@pytest.mark.case(69)
 def test_windows_and_positions_in_fuzzed_batches(ops, dtype, seed, window, disentangled):
     lengths = fuzzed_lengths(seed)
     heads, head = [(3, 64), (2, 32), (2, 128), (2, 48)][seed]

@@ -81,6 +81,7 @@ def test_a_window_is_exact_at_its_borders(batch, window, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.case(69)
 def test_a_short_text_among_long_ones_is_finite_and_right(dtype, device):
     """Case 69: a tile whose first keys are none of a row's own."""
     lengths = [5, 63, 65, 128]

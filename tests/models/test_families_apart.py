@@ -35,6 +35,7 @@ def folder_of(family: str, **options: object) -> Path:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.case(75)
 def test_a_text_alone_equals_itself_in_any_batch(family: str) -> None:
     inputs = [*texts(20), *pairs(4)]
     with Encoder(folder_of(family), device="cpu", dtype="float32") as encoder:
@@ -69,6 +70,7 @@ def test_the_whole_last_layer_gives_the_same(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.case(69)
 def test_bfloat16_is_finite_and_near(family: str) -> None:
     folder, inputs = folder_of(family, initializer_range=0.05), texts(20)
     expected = tiny_checkpoints.reference_logits(folder, inputs).numpy()
@@ -172,8 +174,9 @@ def test_a_planted_fault_is_seen(
     assert difference(folder, inputs) > RELATIVE
 
 
+@pytest.mark.case(39)
 def test_both_poolings_read_what_they_say() -> None:
-    """Case 39: equal weights, other numbers, each as Transformers has them."""
+    """Equal weights, other numbers, each as Transformers has them."""
     inputs, logits = texts(12), {}
     for pooling in ("cls", "mean"):
         folder = folder_of("modernbert", classifier_pooling=pooling)
@@ -183,8 +186,9 @@ def test_both_poolings_read_what_they_say() -> None:
     assert np.abs(logits["cls"] - logits["mean"]).max() > 0.01
 
 
+@pytest.mark.case(9)
 def test_a_text_is_read_as_far_as_the_model_has_positions() -> None:
-    """Case 9: no limit of 512 tokens where the checkpoint has more."""
+    """No limit of 512 tokens where the checkpoint has more."""
     folder = folder_of("modernbert", max_position_embeddings=8192, layers=2)
     same = "good " * 600
     with Encoder(folder, device="cpu", dtype="float32") as encoder:
@@ -195,16 +199,18 @@ def test_a_text_is_read_as_far_as_the_model_has_positions() -> None:
     assert np.abs(first - second).max() > 1e-4
 
 
+@pytest.mark.case(69)
 def test_mixed_lengths_around_the_window_equal_transformers() -> None:
-    """Case 69: no row is NaN or wrong because its neighbours are longer than its window."""
+    """No row is NaN or wrong because its neighbours are longer than its window."""
     inputs: list[TextOrPair] = ["a good film", *("good " * n for n in (61, 62, 63, 126, 254, 318))]
     for window in (16, 128):
         folder = folder_of("modernbert", local_attention=window, max_position_embeddings=512)
         assert difference(folder, inputs) < RELATIVE
 
 
+@pytest.mark.case(43)
 def test_deberta_has_no_tables_of_positions_and_segments() -> None:
-    """Case 43: a table longer than the tokenizer, segments ignored, long texts cut at the limit."""
+    """A table longer than the tokenizer, segments ignored, long texts cut at the limit."""
     folder = folder_of("deberta-v2", max_position_embeddings=64)
     with Encoder(folder, device="cpu", dtype="float32") as encoder:
         batch = encoder.encode(["good film " * 100, ("a good film", "a bad one")])
