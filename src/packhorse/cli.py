@@ -1,4 +1,4 @@
-"""The command line: ``packhorse serve``, ``classify``, ``bench``, ``info``.
+"""The command line: ``packhorse serve``, ``classify``, ``bench``, ``doctor``, ``info``.
 
 Exit codes: 0 done; 1 what was asked for failed; 2 it could not begin, or was
 asked for wrongly; 130 interrupted (Ctrl-C); 141 the reader of the output went
@@ -50,6 +50,7 @@ COMMANDS = (
     Command("serve", "serve a model over HTTP", "packhorse.tools.serve"),
     Command("classify", "label every row of a file", "packhorse.tools.classify_file"),
     Command("bench", "measure speed, rung by rung", "packhorse.tools.bench"),
+    Command("doctor", "find what is slow, and what it costs", "packhorse.tools.doctor"),
     Command("info", "show this machine and a model", "packhorse.tools.info"),
 )
 

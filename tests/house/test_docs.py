@@ -42,7 +42,7 @@ TRANSLATED = [
         (f"docs/{name}.md", f"docs/zh-CN/{name}.md")
         for name in (
             *("library", "server", "security", "metrics", "command-line", "benchmarks"),
-            *("exactness", "tasks"),
+            *("exactness", "tasks", "tuning-lab"),
         )
     ),
 ]

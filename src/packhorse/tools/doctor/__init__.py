@@ -1,0 +1,77 @@
+"""``packhorse doctor``: what is slow about this machine and model, or about a script of yours.
+
+It measures. Each finding has a figure, what it costs in texts/s, and what to change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from packhorse.tools.doctor.script import AUTO, CALLS
+
+__all__ = ["add_arguments", "run"]
+
+CALL_SECONDS = 3.0
+"""Of one call with all texts; there are some twenty calls."""
+
+PATIENCE = 900.0
+"""Seconds for one examination."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The script, the texts, the form of the output."""
+    parser.add_argument(
+        "--script",
+        metavar="FILE.py:NAME",
+        required=True,
+        help="examine this callable, which takes a list of texts or one text",
+    )
+    parser.add_argument(
+        "--call",
+        choices=CALLS,
+        default=AUTO,
+        help="give it a list of texts, or one text at a time; auto: by its first parameter",
+    )
+    parser.add_argument(
+        "--texts", type=Path, metavar="FILE", help="your texts, one a line; ours without it"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=CALL_SECONDS,
+        metavar="S",
+        help="of one call; a slower program is given fewer texts (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=PATIENCE,
+        metavar="S",
+        help="give up after so many seconds (default: %(default)g)",
+    )
+    parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine and print.
+
+    Raises ConfigError for what cannot be examined, ScriptError where the script fails.
+    """
+    import msgspec
+
+    from packhorse.tools.doctor.diagnosis import diagnosis
+    from packhorse.tools.doctor.examine_script import examine_script
+    from packhorse.tools.doctor.sample_texts import sample_texts
+    from packhorse.tools.doctor.script import place_of
+
+    place = place_of(arguments.script)
+    texts = sample_texts(arguments.texts)
+    examination = examine_script(place, arguments.call, texts, arguments.seconds, arguments.timeout)
+    if arguments.json:
+        shown = msgspec.to_builtins(examination)
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+    else:
+        print(diagnosis(examination))
+    return 0

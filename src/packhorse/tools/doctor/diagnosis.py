@@ -1,0 +1,62 @@
+"""An examination as people read it."""
+
+from __future__ import annotations
+
+import textwrap
+
+from packhorse.tools.bench.units import digits
+from packhorse.tools.doctor.findings import IDS, Examination, Finding
+
+_WIDTH = 100
+_SHOWN_LINES = 8
+
+
+def diagnosis(examination: Examination) -> str:
+    """What was seen, then each finding with its figure, its cost and its remedy."""
+    parts = [_head(examination)]
+    parts += [_finding(each, examination.texts_per_second) for each in examination.findings]
+    parts += [f"not examined: {each}" for each in examination.not_examined]
+    if not examination.findings:
+        parts.append("Nothing found.")
+    return "\n\n".join(parts)
+
+
+def _head(examination: Examination) -> str:
+    seen = examination.seen
+    lines = [
+        f"{examination.subject}: {digits(examination.texts_per_second)} texts/s "
+        f"({examination.texts} texts)"
+    ]
+    if seen.get("forward_passes"):
+        lines.append(
+            f"{seen['forward_passes']} forward passes of {seen['module']} on {seen['device']} in "
+            f"{seen['dtype']}, {digits(seen['texts_a_pass'])} texts a pass"
+        )
+    return "\n".join(lines)
+
+
+def _finding(finding: Finding, texts_per_second: float) -> str:
+    lines = [f"{finding.id}: {IDS[finding.id]}", *_row("measured", finding.measured)]
+    if finding.costs is not None:
+        with_change = texts_per_second + finding.costs
+        lines += _row(
+            "costs",
+            f"{digits(finding.costs)} texts/s "
+            f"({digits(texts_per_second)} would be {digits(with_change)} without it alone)",
+        )
+    lines += _row("change", finding.change)
+    for number, line in enumerate(finding.where[:_SHOWN_LINES]):
+        lines += _row("" if number else "where", line)
+    return "\n".join(lines)
+
+
+def _row(name: str, text: str) -> list[str]:
+    indent = " " * 12
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"  {name:<10}",
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

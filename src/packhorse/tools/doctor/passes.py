@@ -1,0 +1,150 @@
+"""The forward passes of a program: the outermost calls of a ``torch.nn.Module`` while recording."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+KEPT = 16
+"""Passes whose inputs are kept, to be run again; of the others only their shapes."""
+
+_IDS, _MASK = "input_ids", "attention_mask"
+
+
+@dataclass(slots=True)
+class ForwardPass:
+    """One pass.
+
+    rows     texts in it
+    width    tokens of each row, padding included; None where no ids were seen
+    longest  tokens of the longest row without padding; None where that cannot be told
+    real     tokens of all rows without padding
+    where    the line that called the module, "predict.py:12 in predict"
+    """
+
+    module: nn.Module
+    rows: int
+    width: int | None
+    longest: int | None
+    real: int | None
+    is_left_padded: bool
+    autocast: torch.dtype | None
+    where: list[str]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+class Recorder:
+    """Passes in the order in which they began, of all threads."""
+
+    def __init__(self, script: Path) -> None:
+        self._folder = str(script.resolve().parent)
+        self._local = threading.local()
+        self._passes: list[ForwardPass] = []
+
+    @property
+    def passes(self) -> list[ForwardPass]:
+        """Those of the model: of modules with at least half the parameters of the largest."""
+        sizes = {id(p.module): size_of(p.module) for p in self._passes}
+        largest = max(sizes.values(), default=0)
+        return [p for p in self._passes if sizes[id(p.module)] * 2 >= largest > 0]
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Every module reports its calls within this block."""
+        original = nn.Module.__call__
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self._local, "is_inside", False):
+                return original(module, *args, **kwargs)
+            self._local.is_inside = True
+            try:
+                self._note(module, args, kwargs, sys._getframe(1))
+                return original(module, *args, **kwargs)
+            finally:
+                self._local.is_inside = False
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = original  # type: ignore[method-assign]
+
+    def _note(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType
+    ) -> None:
+        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim()]
+        if not tensors:
+            return
+        ids = _ids(tensors, kwargs)
+        rows = (tensors[0] if ids is None else ids).shape[0]
+        mask = None if ids is None else _real(ids, kwargs, module)
+        is_kept = sum(bool(p.args or p.kwargs) for p in self._passes) < KEPT
+        kind = tensors[0].device.type
+        self._passes.append(
+            ForwardPass(
+                module=module,
+                rows=rows,
+                width=None if ids is None else ids.shape[1],
+                longest=None if mask is None else int(mask.sum(1).max()),
+                real=None if mask is None else int(mask.sum()),
+                is_left_padded=mask is not None and not bool(mask[:, 0].all()),
+                autocast=torch.get_autocast_dtype(kind)
+                if torch.is_autocast_enabled(kind)
+                else None,
+                where=lines_of(caller, self._folder),
+                args=tuple(map(_kept, args)) if is_kept else (),
+                kwargs={name: _kept(value) for name, value in kwargs.items()} if is_kept else {},
+            )
+        )
+
+
+def size_of(module: nn.Module) -> int:
+    """Numbers in its parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def lines_of(frame: FrameType | None, folder: str) -> list[str]:
+    """The lines on the way to a frame that are in this folder, innermost first."""
+    lines = []
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(folder) and "site-packages" not in name:
+            lines.append(f"{Path(name).name}:{frame.f_lineno} in {frame.f_code.co_name}")
+        frame = frame.f_back
+    return lines
+
+
+def _kept(value: Any) -> Any:
+    """A copy: programs write the next batch into the same buffers."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _ids(tensors: list[Tensor], kwargs: dict[str, Any]) -> Tensor | None:
+    """The token ids (rows, width) among the inputs: by name, else the first whole numbers."""
+    named = kwargs.get(_IDS)
+    if isinstance(named, Tensor) and named.dim() == 2:
+        return named
+    whole = (t for t in tensors if t.dim() == 2 and not t.is_floating_point())
+    return next(whole, None)
+
+
+def _real(ids: Tensor, kwargs: dict[str, Any], module: nn.Module) -> Tensor | None:
+    """(rows, width) bool, true where a token is no padding; None where that cannot be told."""
+    mask = kwargs.get(_MASK)
+    if isinstance(mask, Tensor) and mask.shape == ids.shape:
+        return mask != 0
+    pad = getattr(getattr(module, "config", None), "pad_token_id", None)
+    if mask is not None or pad is None:
+        return None
+    real: Tensor = ids != pad
+    return real

@@ -1,0 +1,5 @@
+"""A program that fails."""
+
+
+def predict(texts: list[str]) -> list[float]:
+    raise KeyError("label")
