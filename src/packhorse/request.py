@@ -109,7 +109,6 @@ def concatenate(parts: PySequence[Sequences], first_position: int = 0) -> Sequen
     """
     if len(parts) == 1:
         return parts[0]
-    lengths = np.concatenate([part.lengths for part in parts])
     segment_starts = None
     if any(part.segment_starts is not None for part in parts):
         segment_starts = np.concatenate(
@@ -132,12 +131,24 @@ def concatenate(parts: PySequence[Sequences], first_position: int = 0) -> Sequen
         )
     return Sequences(
         input_ids=np.concatenate([part.input_ids for part in parts]),
-        cu_seqlens=bounds_of(lengths),
+        cu_seqlens=_joined_bounds(parts),
         truncated=np.concatenate([part.truncated for part in parts]),
         segment_starts=segment_starts,
         position_ids=position_ids,
         token_level=token_level,
     )
+
+
+def _joined_bounds(parts: PySequence[Sequences]) -> Int32Array:
+    """cu_seqlens of all parts one after the other: those of each, moved by what is before it."""
+    bounds = np.zeros(sum([len(part) for part in parts]) + 1, np.int32)
+    row = tokens = 0
+    for part in parts:
+        own = part.cu_seqlens
+        np.add(own[1:], tokens, out=bounds[row + 1 : row + len(own)])
+        row += len(own) - 1
+        tokens += int(own[-1])
+    return bounds
 
 
 def is_token_level(batch: Sequences) -> bool:

@@ -17,10 +17,11 @@ from packhorse.channel import codec, listener
 from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.engine.process import DeviceBrokenError, EngineProcess
+from packhorse.engine.shares import shares_of
 from packhorse.errors import OverloadedError, UnavailableError
 from packhorse.launch import SLOT_WORDS
 from packhorse.metrics import BATCH_SEQUENCES, BATCH_TOKENS, FAILED_BATCHES, QUEUED_SEQUENCES
-from packhorse.request import Sequences, bounds_of
+from packhorse.request import Completions, Sequences, bounds_of
 from packhorse.server.engine_client import EngineLink
 from packhorse.server.pending import Pending
 from packhorse.server.terms import ANYONE, Terms
@@ -346,23 +347,57 @@ def test_a_broken_device_ends_the_engine(rig: Rig) -> None:
     assert isinstance(rig.error, DeviceBrokenError)
 
 
-def test_the_answer_to_many_front_ends_is_divided() -> None:
-    """One batch may hold requests of several; each gets its own parts."""
-    from packhorse.engine.process import _parts_of
-    from packhorse.request import Completions
+def ticket(front_end: int, own: int) -> int:
+    """As it is in the engine."""
+    return front_end << 48 | own
 
+
+@pytest.mark.parametrize("row_counts", [None, [1, 2, 0, 1, 3]])
+def test_the_answer_to_many_front_ends_is_divided(row_counts: list[int] | None) -> None:
+    """One batch may hold requests of several, in any order; each gets its own parts in theirs."""
+    rows = 5 if row_counts is None else sum(row_counts)
     whole = Completions(
-        tickets=np.array([1, 2, 3], np.uint64),
-        offsets=np.array([0, 4, 0], np.int32),
-        counts=np.array([1, 2, 1], np.int32),
-        codes=np.array([0, 33, 0, 0], np.uint8),
-        values=np.arange(8, dtype=np.float32).reshape(4, 2),
-        queue_wait=np.array([0.1, 0.2, 0.3], np.float32),
+        tickets=np.array([ticket(7, 1), ticket(2, 1), ticket(7, 2), ticket(2, 5)], np.uint64),
+        offsets=np.array([0, 4, 0, 9], np.int32),
+        counts=np.array([1, 2, 1, 1], np.int32),
+        codes=np.array([0, 33, 0, 34, 0], np.uint8),
+        values=np.arange(2 * rows, dtype=np.float32).reshape(rows, 2),
+        queue_wait=np.array([0.5, 0.25, 1, 2], np.float32),
+        inference=0.5,
+        row_counts=None if row_counts is None else np.array(row_counts, np.int32),
+    )
+    shares = dict(shares_of(whole))
+    assert sorted(shares) == [2, 7]
+    two, seven = shares[2], shares[7]
+    assert two.tickets.tolist() == [1, 5]
+    assert two.offsets.tolist() == [4, 9]
+    assert two.counts.tolist() == [2, 1]
+    assert two.codes.tolist() == [33, 0, 0]
+    assert two.queue_wait.tolist() == [0.25, 2]
+    assert seven.tickets.tolist() == [1, 2]
+    assert seven.codes.tolist() == [0, 34]
+    assert seven.inference == 0.5
+    if row_counts is None:
+        assert two.values[:, 0].tolist() == [2, 4, 8]
+        assert seven.values[:, 0].tolist() == [0, 6]
+    else:
+        assert two.values[:, 0].tolist() == [2, 4, 8, 10, 12]
+        assert seven.values[:, 0].tolist() == [0, 6]
+        assert two.row_counts is not None
+        assert two.row_counts.tolist() == [2, 0, 3]
+
+
+def test_the_answer_to_one_front_end_is_not_copied() -> None:
+    whole = Completions(
+        tickets=np.array([ticket(9, 1), ticket(9, 2)], np.uint64),
+        offsets=np.zeros(2, np.int32),
+        counts=np.ones(2, np.int32),
+        codes=np.zeros(2, np.uint8),
+        values=np.zeros((2, 2), np.float32),
+        queue_wait=np.zeros(2, np.float32),
         inference=0.5,
     )
-    assert _parts_of(whole, np.array([True, True, True])) is whole
-    part = _parts_of(whole, np.array([False, True, False]))
-    assert part.tickets.tolist() == [2]
-    assert part.offsets.tolist() == [4]
-    assert part.codes.tolist() == [33, 0]
-    assert part.values.tolist() == [[2, 3], [4, 5]]
+    [(number, share)] = shares_of(whole)
+    assert number == 9
+    assert share.tickets.tolist() == [1, 2]
+    assert share.values is whole.values

@@ -21,12 +21,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from packhorse.channel.channel import Bytes, ProtocolError
 from packhorse.request import Arrivals, Completions, Sequences, TicketArray
 
 _HEADER = struct.Struct("=BBHIIId")
+_UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+_UINT8, _INT8, _BOOL = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_)
 _SEGMENTS, _POSITIONS, _TOKEN_LEVEL = 1, 2, 4  # flags of ARRIVALS: which optional arrays are there
 _ROW_COUNTS = 1  # flag of COMPLETIONS: there are not as many rows as sequences
 
@@ -72,16 +75,16 @@ def encode_arrivals(arrivals: Arrivals) -> bytes:
     return b"".join(
         (
             header,
-            _bytes_of(arrivals.tickets, np.uint64),
-            _bytes_of(arrivals.clients, np.uint64),
-            _bytes_of(arrivals.deadlines, np.float64),
-            _bytes_of(arrivals.counts, np.int32),
-            _bytes_of(sequences.cu_seqlens, np.int32),
-            _bytes_of(sequences.input_ids, np.int32),
-            b"" if segments is None else _bytes_of(segments, np.int32),
-            b"" if positions is None else _bytes_of(positions, np.int32),
-            _bytes_of(arrivals.priorities, np.int8),
-            b"" if token_level is None else _bytes_of(token_level, np.bool_),
+            _bytes_of(arrivals.tickets, _UINT64),
+            _bytes_of(arrivals.clients, _UINT64),
+            _bytes_of(arrivals.deadlines, _FLOAT64),
+            _bytes_of(arrivals.counts, _INT32),
+            _bytes_of(sequences.cu_seqlens, _INT32),
+            _bytes_of(sequences.input_ids, _INT32),
+            b"" if segments is None else _bytes_of(segments, _INT32),
+            b"" if positions is None else _bytes_of(positions, _INT32),
+            _bytes_of(arrivals.priorities, _INT8),
+            b"" if token_level is None else _bytes_of(token_level, _BOOL),
         )
     )
 
@@ -89,19 +92,29 @@ def encode_arrivals(arrivals: Arrivals) -> bytes:
 def decode_arrivals(message: Bytes) -> Arrivals:
     """Raises ProtocolError when the sizes do not fit each other."""
     _, flags, _, count, num_sequences, num_tokens, arrived = _HEADER.unpack_from(message)
-    columns = _Columns(message)
-    tickets = columns.take(np.uint64, count)
-    clients = columns.take(np.uint64, count)
-    deadlines = columns.take(np.float64, count)
-    counts = columns.take(np.int32, count)
-    cu_seqlens = columns.take(np.int32, num_sequences + 1)
-    input_ids = columns.take(np.int32, num_tokens)
-    segments = columns.take(np.int32, num_sequences) if flags & _SEGMENTS else None
-    positions = columns.take(np.int32, num_tokens) if flags & _POSITIONS else None
-    priorities = columns.take(np.int8, count)
-    token_level = columns.take(np.bool_, num_sequences) if flags & _TOKEN_LEVEL else None
-    columns.end()
-    if counts.sum() != num_sequences or cu_seqlens[0] != 0 or cu_seqlens[-1] != num_tokens:
+    segmented, positioned, leveled = flags & _SEGMENTS, flags & _POSITIONS, flags & _TOKEN_LEVEL
+    num_words = count + num_sequences + 1 + num_tokens
+    num_words += (num_sequences if segmented else 0) + (num_tokens if positioned else 0)
+    at_words = _HEADER.size + 3 * 8 * count
+    at_bytes = at_words + 4 * num_words
+    _check_size(message, at_bytes + count + (num_sequences if leveled else 0))
+    # A view for each width of item, and slices of it: a view of the message costs four slices.
+    longs = np.frombuffer(message, _UINT64, 3 * count, _HEADER.size)
+    words = np.frombuffer(message, _INT32, num_words, at_words)
+    tickets, clients = longs[:count], longs[count : 2 * count]
+    deadlines = longs[2 * count :].view(_FLOAT64)
+    bounds = count + num_sequences + 1
+    counts, cu_seqlens = words[:count], words[count:bounds]
+    input_ids = words[bounds : bounds + num_tokens]
+    rest = words[bounds + num_tokens :]
+    segments = rest[:num_sequences] if segmented else None
+    positions = rest[num_sequences if segmented else 0 :] if positioned else None
+    priorities = np.frombuffer(message, _INT8, count, at_bytes)
+    token_level = None
+    if leveled:
+        token_level = np.frombuffer(message, _BOOL, num_sequences, at_bytes + count)
+    total = counts[0] if count == 1 else counts.sum()
+    if total != num_sequences or cu_seqlens[0] != 0 or cu_seqlens[-1] != num_tokens:
         raise ProtocolError("counts of sequences and tokens do not fit each other")
     truncated = np.zeros(num_sequences, np.bool_)
     sequences = Sequences(input_ids, cu_seqlens, truncated, segments, positions, token_level)
@@ -111,14 +124,14 @@ def decode_arrivals(message: Bytes) -> Arrivals:
 def encode_cancel(tickets: PySequence[int]) -> bytes:
     """Requests that nobody waits for any more."""
     header = _HEADER.pack(Kind.CANCEL, 0, 0, len(tickets), 0, 0, 0.0)
-    return header + np.array(tickets, np.uint64).tobytes()
+    return header + np.array(tickets, _UINT64).tobytes()
 
 
 def decode_cancel(message: Bytes) -> TicketArray:
     """Raises ProtocolError when the size is wrong."""
-    columns = _Columns(message)
-    tickets: TicketArray = columns.take(np.uint64, _HEADER.unpack_from(message)[3])
-    columns.end()
+    count = _HEADER.unpack_from(message)[3]
+    _check_size(message, _HEADER.size + 8 * count)
+    tickets: TicketArray = np.frombuffer(message, _UINT64, count, _HEADER.size)
     return tickets
 
 
@@ -132,13 +145,13 @@ def encode_completions(completions: Completions) -> bytes:
             _HEADER.pack(
                 Kind.COMPLETIONS, flags, 0, num_parts, num_sequences, width, completions.inference
             ),
-            _bytes_of(completions.tickets, np.uint64),
-            _bytes_of(completions.offsets, np.int32),
-            _bytes_of(completions.counts, np.int32),
-            _bytes_of(completions.queue_wait, np.float32),
-            b"" if row_counts is None else _bytes_of(row_counts, np.int32),
-            _bytes_of(completions.values, np.float32),
-            _bytes_of(completions.codes, np.uint8),
+            _bytes_of(completions.tickets, _UINT64),
+            _bytes_of(completions.offsets, _INT32),
+            _bytes_of(completions.counts, _INT32),
+            _bytes_of(completions.queue_wait, _FLOAT32),
+            b"" if row_counts is None else _bytes_of(row_counts, _INT32),
+            _bytes_of(completions.values, _FLOAT32),
+            _bytes_of(completions.codes, _UINT8),
         )
     )
 
@@ -146,21 +159,26 @@ def encode_completions(completions: Completions) -> bytes:
 def decode_completions(message: Bytes) -> Completions:
     """Raises ProtocolError when the sizes do not fit each other."""
     _, flags, _, num_parts, num_sequences, width, inference = _HEADER.unpack_from(message)
-    columns = _Columns(message)
-    tickets = columns.take(np.uint64, num_parts)
-    offsets = columns.take(np.int32, num_parts)
-    counts = columns.take(np.int32, num_parts)
-    queue_wait = columns.take(np.float32, num_parts)
-    row_counts, num_rows = None, num_sequences
+    at_words = _HEADER.size + 8 * num_parts
+    at_values = 3 * num_parts  # in words
+    num_rows, row_counts = num_sequences, None
     if flags & _ROW_COUNTS:
-        row_counts = columns.take(np.int32, num_sequences)
+        at_counts = at_words + 4 * at_values
+        _check_size(message, at_counts + 4 * num_sequences, exactly=False)
+        row_counts = np.frombuffer(message, _INT32, num_sequences, at_counts)
+        at_values += num_sequences
         num_rows = int(row_counts.sum())
         if num_rows < 0 or row_counts.min(initial=0) < 0:
             raise ProtocolError("a sequence has a negative number of rows")
-    values = columns.take(np.float32, num_rows * width).reshape(num_rows, width)
-    codes = columns.take(np.uint8, num_sequences)
-    columns.end()
-    if counts.sum() != num_sequences:
+    num_words = at_values + num_rows * width
+    _check_size(message, at_words + 4 * num_words + num_sequences)
+    tickets = np.frombuffer(message, _UINT64, num_parts, _HEADER.size)
+    words = np.frombuffer(message, _INT32, num_words, at_words)
+    offsets, counts = words[:num_parts], words[num_parts : 2 * num_parts]
+    queue_wait = words[2 * num_parts : 3 * num_parts].view(_FLOAT32)
+    values = words[at_values:].view(_FLOAT32).reshape(num_rows, width)
+    codes = np.frombuffer(message, _UINT8, num_sequences, at_words + 4 * num_words)
+    if (counts[0] if num_parts == 1 else counts.sum()) != num_sequences:
         raise ProtocolError("counts of parts and sequences do not fit each other")
     return Completions(tickets, offsets, counts, codes, values, queue_wait, inference, row_counts)
 
@@ -178,29 +196,15 @@ def decode_info(message: Bytes) -> dict[str, Any]:
         raise ProtocolError(f"info: {error}") from None
 
 
-class _Columns:
-    """Takes one array after the other out of a message."""
-
-    __slots__ = ("_at", "_message")
-
-    def __init__(self, message: Bytes) -> None:
-        self._message = message
-        self._at = _HEADER.size
-
-    def take(self, dtype: DTypeLike, count: int) -> NDArray[Any]:
-        """The next ``count`` items, as a view."""
-        try:
-            array = np.frombuffer(self._message, dtype, count, self._at)
-        except ValueError:
-            raise ProtocolError("a message is shorter than it says") from None
-        self._at += array.nbytes
-        return array
-
-    def end(self) -> None:
-        """Raise ProtocolError if something is left."""
-        if self._at != len(self._message):
-            raise ProtocolError("a message is longer than it says")
+def _check_size(message: Bytes, size: int, *, exactly: bool = True) -> None:
+    """Raise ProtocolError for a message of another size, or a smaller one."""
+    if len(message) < size:
+        raise ProtocolError("a message is shorter than it says")
+    if exactly and len(message) > size:
+        raise ProtocolError("a message is longer than it says")
 
 
-def _bytes_of(array: NDArray[Any], dtype: DTypeLike) -> memoryview:
+def _bytes_of(array: NDArray[Any], dtype: np.dtype[Any]) -> memoryview:
+    if array.dtype == dtype and array.flags.c_contiguous:
+        return array.data
     return np.ascontiguousarray(array, dtype).data

@@ -58,7 +58,9 @@ class Journal:
             self._pages[page] = mmap.mmap(self._fd, room, offset=page * _PAGE_ROOM)
         at = _HEADER.size
         for array in arrays:
-            np.frombuffer(self._pages[page], np.int32, array.size, at)[:] = array
+            self._pages[page][at : at + array.nbytes] = np.ascontiguousarray(
+                array, np.int32
+            ).data.cast("B")
             at += array.nbytes
         # Last, so that a page is valid or struck out, whenever the process dies.
         self._commit(page, len(batch), batch.num_tokens, batch.segment_starts is not None)

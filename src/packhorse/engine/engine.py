@@ -248,7 +248,8 @@ class Engine:
         self._note_slowness(run, time.monotonic())
         if not run.work.wider:
             self._cost.observe(run.work.batch.sequences.num_tokens, output.seconds)
-        self._isolate_non_finite(run.work, output)
+        if np.count_nonzero(output.codes):
+            self._isolate_non_finite(run.work, output)
         return output
 
     def _note_slowness(self, run: _Running, now: float) -> None:
@@ -301,8 +302,7 @@ def _completions(batch: Batch, started: float, output: Output) -> Completions | 
     """The answers of a batch; None when every row of it runs again."""
     tickets, offsets, counts, arrived = batch.tickets, batch.offsets, batch.counts, batch.arrived
     values, codes, row_counts = output.values, output.codes, output.row_counts
-    pending = np.flatnonzero(codes == PENDING)
-    if len(pending):
+    if np.count_nonzero(codes) and len(pending := np.flatnonzero(codes == PENDING)):
         tickets, offsets, counts, arrived = batch.without(pending)
         kept = codes != PENDING
         values = values[kept if row_counts is None else np.repeat(kept, row_counts)]

@@ -18,7 +18,6 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +36,7 @@ from packhorse.channel.journal import Journal
 from packhorse.channel.vitals import BEAT_SECONDS, Vitals
 from packhorse.engine.device_gauges import DeviceGauges
 from packhorse.engine.quarantine import Quarantine
+from packhorse.engine.shares import NUMBER_SHIFT, numbered, shares_of
 from packhorse.errors import InternalError, SetupError
 from packhorse.launch import CLEARED, DEVICE_BROKEN, STANDBY, Launch, complain, learn, name_process
 from packhorse.metrics import (
@@ -56,13 +56,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NUMBER_SHIFT = np.uint64(48)
-"""The high 16 bits of a ticket say over which channel it came; front ends count in the low 48."""
-
-OWN_BITS = np.uint64((1 << 48) - 1)
-
 CANCELLED_AT_HANG_UP = 1 << 16
 """A front end that died may have had that many of its last requests still waiting."""
+
+POLLING_BEAT_SECONDS = 0.01
+"""While it polls a device that works, a turn takes microseconds and changes nothing to tell of."""
 
 LEAST_PATIENCE = 4.0
 """Seconds without a finished batch that are no fault; nor are ten of the longest batch so far."""
@@ -81,11 +79,12 @@ class DeviceBrokenError(Exception):
 class FrontEnd:
     """One that is connected."""
 
-    __slots__ = ("channel", "last_ticket", "number", "watched")
+    __slots__ = ("bits", "channel", "last_ticket", "number", "watched")
 
     def __init__(self, channel: Channel, number: int) -> None:
         self.channel = channel
         self.number = number
+        self.bits = np.uint64(number) << NUMBER_SHIFT
         self.last_ticket = 0
         self.watched = selectors.EVENT_READ
 
@@ -103,7 +102,7 @@ class EngineProcess:
         self._front_ends: dict[int, FrontEnd] = {}
         self._connected = 0
         self._selector = selectors.DefaultSelector()
-        self._waiting_since = 0.0
+        self._waiting_since = self._beaten = 0.0
         self._longest = 0.0
         self._failures = 0
         self._device = DeviceGauges(engine, slot)
@@ -132,14 +131,18 @@ class EngineProcess:
         self._selector.register(pipe, selectors.EVENT_READ, self.end)
 
     def _turn(self) -> None:
-        for key, events in self._selector.select(self._timeout()):
+        news = self._selector.select(self._timeout())
+        for key, events in news:
             if isinstance(key.data, FrontEnd):
                 self._serve(key.data, events)
             else:
                 key.data()
         was_in_flight = self._engine.in_flight
         finished = self._engine.step()
-        self._count(finished)  # first, so that who has an answer finds it counted
+        launched = self._engine.take_launched()
+        if news or launched or finished or not was_in_flight:
+            # First, so that who has an answer finds it counted.
+            self._count(launched, finished)
         for completions in finished:
             self._answer(completions)
         self._beat(bool(finished) or not was_in_flight)
@@ -197,13 +200,12 @@ class EngineProcess:
 
     def _take(self, front_end: FrontEnd, message: Bytes) -> None:
         kind = codec.kind_of(message)
-        number = np.uint64(front_end.number) << NUMBER_SHIFT
         if kind is Kind.ARRIVALS:
             arrivals = codec.decode_arrivals(message)
             front_end.last_ticket = int(arrivals.tickets[-1])
-            self._engine.add(replace(arrivals, tickets=arrivals.tickets | number))
+            self._engine.add(numbered(arrivals, front_end.bits))
         elif kind is Kind.CANCEL:
-            self._engine.cancel(codec.decode_cancel(message) | number)
+            self._engine.cancel(codec.decode_cancel(message) | front_end.bits)
         else:
             raise ProtocolError(f"{kind.name} is for front ends")
 
@@ -214,16 +216,13 @@ class EngineProcess:
         front_end.channel.close()
         last = front_end.last_ticket
         tickets = np.arange(max(0, last - CANCELLED_AT_HANG_UP), last + 1, dtype=np.uint64)
-        self._engine.cancel(tickets | np.uint64(front_end.number) << NUMBER_SHIFT)
+        self._engine.cancel(tickets | front_end.bits)
 
     def _answer(self, completions: Completions) -> None:
         """Send each front end its parts."""
-        numbers = completions.tickets >> NUMBER_SHIFT
-        own = replace(completions, tickets=completions.tickets & OWN_BITS)
-        for number in np.unique(numbers).tolist():
+        for number, parts in shares_of(completions):
             front_end = self._front_ends.get(number)
             if front_end is not None:  # else it hung up
-                parts = _parts_of(own, numbers == number)
                 self._send(front_end, codec.encode_completions(parts))
 
     def _send(self, front_end: FrontEnd, message: bytes) -> None:
@@ -246,7 +245,7 @@ class EngineProcess:
             front_end.watched = events
             self._selector.modify(front_end.channel, events, front_end)
 
-    def _count(self, finished: list[Completions]) -> None:
+    def _count(self, launched: list[tuple[int, int]], finished: list[Completions]) -> None:
         slot = self._slot
         sequences, tokens = self._engine.queued()
         slot[QUEUED_SEQUENCES.first] = sequences
@@ -254,13 +253,14 @@ class EngineProcess:
         clients, rate = self._engine.outlook()
         slot[WAITING_CLIENTS.first] = clients
         slot[PREDICTED_RATE.first] = rate
-        for batch_sequences, batch_tokens in self._engine.take_launched():
+        for batch_sequences, batch_tokens in launched:
             BATCH_SEQUENCES.observe(slot, batch_sequences)
             BATCH_TOKENS.observe(slot, batch_tokens)
         for completions in finished:
             BATCH_TIME.observe(slot, completions.inference)
             self._longest = max(self._longest, completions.inference)
-            if (completions.codes == InternalError.code).all():
+            codes = completions.codes
+            if codes[0] == InternalError.code and (codes == InternalError.code).all():
                 slot[FAILED_BATCHES.first] += 1.0
                 self._failures += 1
             else:
@@ -273,6 +273,9 @@ class EngineProcess:
             self._waiting_since = 0.0
         elif progress:
             self._waiting_since = now
+        elif now - self._beaten < POLLING_BEAT_SECONDS:
+            return
+        self._beaten = now
         self._vitals.beat(now, self._waiting_since, max(LEAST_PATIENCE, 10 * self._longest))
 
     @property
@@ -297,28 +300,6 @@ class EngineProcess:
         except Exception as error:
             raise DeviceBrokenError("the device fails batches that are known good") from error
         self._failures = 0
-
-
-def _parts_of(
-    completions: Completions, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> Completions:
-    """The chosen parts, bool (P,), with their rows."""
-    if chosen.all():
-        return completions
-    sequences = np.repeat(chosen, completions.counts)
-    rows, row_counts = sequences, completions.row_counts
-    if row_counts is not None:
-        rows, row_counts = np.repeat(sequences, row_counts), row_counts[sequences]
-    return Completions(
-        completions.tickets[chosen],
-        completions.offsets[chosen],
-        completions.counts[chosen],
-        completions.codes[sequences],
-        completions.values[rows],
-        completions.queue_wait[chosen],
-        completions.inference,
-        row_counts,
-    )
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +46,10 @@ class Scheduler:
         """Queue requests."""
         if len(arrivals.sequences) == 0:
             return
-        arrivals = _grouped(arrivals)
+        arrivals, groups = _grouped(arrivals)
         bounds = np.zeros(len(arrivals.counts) + 1, np.int64)
-        np.cumsum(arrivals.counts, out=bounds[1:])
-        for first, last in _groups(arrivals):
+        arrivals.counts.cumsum(out=bounds[1:])
+        for first, last in groups:
             client = self._clients.setdefault(int(arrivals.clients[first]), ClientQueue())
             waiting = Waiting(arrivals, bounds, first, last)
             client.add(waiting, int(arrivals.priorities[first]))
@@ -74,12 +74,25 @@ class Scheduler:
         A single sequence over the bounds makes a batch of its own. What has
         passed its deadline is dropped here: nobody waits for it any more.
         """
+        if not self.num_sequences:
+            self._clients.clear()
+            return None
         room = _Room(self._token_budget(), self._limits.max_sequences)
-        parts: list[Batch] = []
         now = time.monotonic()
+        parts = self._everything(room, now)
         while self._clients and not room.is_full and self._round(room, parts, now):
             pass
         return self._joined(parts) if parts else None
+
+    def _everything(self, room: _Room, now: float) -> list[Batch]:
+        """All that waits, if there is room for it and nobody's turn matters; else nothing."""
+        if self.num_sequences > room.sequences or self.num_tokens > room.tokens:
+            return []
+        waiting = [one for client in self._clients.values() for one in client.all()]
+        if any(one.earliest <= now for one in waiting):
+            return []
+        self._clients.clear()
+        return [one.take(one.num_sequences) for one in waiting]
 
     def cancel(self, tickets: TicketArray) -> None:
         """Forget what waits of these requests; what already runs is finished."""
@@ -177,17 +190,21 @@ class _Room:
         self.sequences -= len(part.sequences)
 
 
-def _grouped(arrivals: Arrivals) -> Arrivals:
+_Groups = Iterable[tuple[int, int]]
+"""(first, last + 1) of neighbouring requests of one client and priority."""
+
+
+def _grouped(arrivals: Arrivals) -> tuple[Arrivals, _Groups]:
     """The same requests, those of one client and priority side by side, in order of arrival."""
-    if not len(_changes(arrivals)):
-        return arrivals
+    if len(arrivals.counts) == 1 or not len(_changes(arrivals)):
+        return arrivals, ((0, len(arrivals.counts)),)
     order = np.lexsort((arrivals.priorities, arrivals.clients))
     ends = np.cumsum(arrivals.counts)
     counts = arrivals.counts[order]
     bounds = np.cumsum(counts)
     sequences = np.repeat((ends - arrivals.counts)[order] - (bounds - counts), counts)
     sequences += np.arange(bounds[-1])
-    return Arrivals(
+    grouped = Arrivals(
         arrivals.tickets[order],
         counts,
         arrivals.clients[order],
@@ -196,12 +213,8 @@ def _grouped(arrivals: Arrivals) -> Arrivals:
         arrivals.sequences.take(sequences),
         arrivals.arrived,
     )
-
-
-def _groups(arrivals: Arrivals) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) of neighbouring requests of one client and priority."""
-    edges = [0, *_changes(arrivals).tolist(), len(arrivals.counts)]
-    return itertools.pairwise(edges)
+    edges = [0, *_changes(grouped).tolist(), len(counts)]
+    return grouped, itertools.pairwise(edges)
 
 
 def _changes(arrivals: Arrivals) -> NDArray[np.intp]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +15,23 @@ from packhorse.request import Arrivals
 class Waiting:
     """Neighbouring requests of one arrival, of one client and priority, and what of them has left.
 
-    requests  the first and the last-but-one of them, as indices into the arrival's columns
+    first, last  the first of the requests, and the one after the last, in the arrival's columns
     """
 
-    __slots__ = ("arrivals", "bounds", "earliest", "stop", "taken")
+    __slots__ = ("arrivals", "bounds", "earliest", "first", "last", "stop", "taken")
 
     def __init__(
         self, arrivals: Arrivals, bounds: NDArray[np.int64], first: int, last: int
     ) -> None:
         self.arrivals = arrivals
         self.bounds = bounds
+        self.first, self.last = first, last
         self.taken = int(bounds[first])
         self.stop = int(bounds[last])
-        self.earliest = float(arrivals.deadlines[first:last].min())
+        deadlines = arrivals.deadlines
+        self.earliest = float(
+            deadlines[first] if last == first + 1 else deadlines[first:last].min()
+        )
 
     @property
     def num_sequences(self) -> int:
@@ -53,6 +58,8 @@ class Waiting:
         """The next ``count`` sequences as a batch of their own (views)."""
         start, stop = self.taken, self.taken + count
         self.taken = stop
+        if stop == self.stop and start == self.bounds[self.first]:
+            return self._whole(start, stop)
         first = int(np.searchsorted(self.bounds, start, side="right")) - 1
         last = int(np.searchsorted(self.bounds, stop, side="left"))
         begin = np.maximum(self.bounds[first:last], start)
@@ -63,6 +70,20 @@ class Waiting:
             (begin - self.bounds[first:last]).astype(np.int32),
             (end - begin).astype(np.int32),
             np.full(last - first, self.arrivals.arrived),
+        )
+
+    def _whole(self, start: int, stop: int) -> Batch:
+        """All requests, of which nothing was taken before: what small requests mostly are."""
+        arrivals, first, last = self.arrivals, self.first, self.last
+        sequences = arrivals.sequences
+        arrived = np.empty(last - first)
+        arrived.fill(arrivals.arrived)
+        return Batch(
+            sequences if stop - start == len(sequences) else sequences.slice(start, stop),
+            arrivals.tickets[first:last],
+            np.zeros(last - first, np.int32),
+            arrivals.counts[first:last],
+            arrived,
         )
 
     def without(self, dropped: NDArray[np.bool_]) -> list[Waiting]:
@@ -90,6 +111,11 @@ class ClientQueue:
 
     def add(self, waiting: Waiting, priority: int) -> None:
         self.queues.setdefault(priority, deque()).append(waiting)
+
+    def all(self) -> Iterator[Waiting]:
+        """All that waits, the highest priority first."""
+        for priority in sorted(self.queues, reverse=True):
+            yield from self.queues[priority]
 
     def first(self) -> deque[Waiting] | None:
         """The queue of the highest priority that has anything; None when nothing waits."""
