@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ import pytest
 from packhorse.channel import codec, listener
 from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
-from packhorse.engine.process import DeviceBrokenError, EngineProcess
+from packhorse.engine.process import NAP_SECONDS, DeviceBrokenError, EngineProcess
 from packhorse.engine.shares import shares_of
 from packhorse.errors import OverloadedError, UnavailableError
 from packhorse.launch import SLOT_WORDS
@@ -26,6 +28,8 @@ from packhorse.server.engine_client import EngineLink
 from packhorse.server.pending import Pending
 from packhorse.server.terms import ANYONE, Terms
 from tests.e2e.fake_engine.sitecustomize import CONTROL_FILE, FakeEngine
+from tests.unit.test_engine import ScriptedBatch, ScriptedRunner, engine_with, healthy
+from tests.unit.test_scheduler import arrivals_of
 
 
 class FakeCheckpoint:
@@ -345,6 +349,40 @@ def test_a_broken_device_ends_the_engine(rig: Rig) -> None:
     rig.start()
     asyncio.run(main())
     assert isinstance(rig.error, DeviceBrokenError)
+
+
+class BusyDevice(ScriptedRunner):
+    """A GPU that takes two batches and is never done."""
+
+    max_in_flight = 2
+
+    def launch(self, batch: Sequences, *, wider: bool = False) -> ScriptedBatch:
+        launched = super().launch(batch, wider=wider)
+        launched.done = lambda: False  # type: ignore[method-assign]
+        return launched
+
+
+def test_the_loop_pauses_while_the_gpu_has_its_next_batch_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Looking all the time would take a core from the front ends and bring nothing."""
+    board = Board.create(2, SLOT_WORDS)
+    engine = engine_with(BusyDevice(healthy))
+    engine.info = {"device": "cuda:0"}
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with contextlib.closing(listener.listen()) as listening:
+        process = EngineProcess(engine, listening, board.slots[1], Vitals(board, 1))
+        read_end, write_end = os.pipe()
+        process.end_with(read_end)
+        for ticket, expected in ((1, []), (2, [NAP_SECONDS] * 5)):
+            engine.add(arrivals_of({ticket: [3]}))
+            engine.step()
+            for _ in range(5):
+                process._turn()
+            assert pauses == expected
+        os.close(read_end)
+        os.close(write_end)
 
 
 def ticket(front_end: int, own: int) -> int:

@@ -13,7 +13,7 @@ from packhorse.errors import InternalError, NonFiniteOutputError
 from packhorse.postprocess import scores_of
 from packhorse.request import Completions
 from packhorse.server.pending import Block, Pending
-from packhorse.server.scores import ScoreWriter
+from packhorse.server.scores import FEW_SCORES, ScoreWriter
 
 LABELS = ("no", 'a "quoted" one', "über")
 
@@ -48,9 +48,10 @@ def logits_of(rows: int, labels: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("problem", list(ProblemType))
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.case(47, 49)
-def test_rows_are_sorted_and_exact(problem: ProblemType, raw: bool) -> None:
-    logits = logits_of(5)
-    pending = pending_of([(block_of(logits), 0, 0, 5)])
+@pytest.mark.parametrize("count", [1, 5, FEW_SCORES])
+def test_rows_are_sorted_and_exact(problem: ProblemType, raw: bool, count: int) -> None:
+    logits = logits_of(count)
+    pending = pending_of([(block_of(logits), 0, 0, count)])
     rows = ScoreWriter(LABELS, problem).rows(pending, raw)
     expected = logits if raw else scores_of(logits, problem)
     for row, values in zip(rows, expected, strict=True):
@@ -62,10 +63,12 @@ def test_rows_are_sorted_and_exact(problem: ProblemType, raw: bool) -> None:
         assert all(list(one) == ["score", "label"] for one in parsed)
 
 
-def test_equal_scores_keep_the_order_of_the_labels() -> None:
-    pending = pending_of([(block_of(np.zeros((1, 3))), 0, 0, 1)])
-    (row,) = ScoreWriter(LABELS, ProblemType.MULTI_LABEL).rows(pending, False)
-    assert [one["label"] for one in json.loads(row)] == list(LABELS)
+@pytest.mark.parametrize("count", [1, FEW_SCORES])
+def test_equal_scores_keep_the_order_of_the_labels(count: int) -> None:
+    logits = np.tile([0.0, -0.0, 0.0], (count, 1))
+    pending = pending_of([(block_of(logits), 0, 0, count)])
+    for row in ScoreWriter(LABELS, ProblemType.MULTI_LABEL).rows(pending, True):
+        assert [one["label"] for one in json.loads(row)] == list(LABELS)
 
 
 def test_parts_are_put_in_order() -> None:

@@ -15,9 +15,10 @@ order and item sizes are the machine's own: both ends are on it.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence as PySequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -32,6 +33,9 @@ _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 _UINT8, _INT8, _BOOL = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_)
 _SEGMENTS, _POSITIONS, _TOKEN_LEVEL = 1, 2, 4  # flags of ARRIVALS: which optional arrays are there
 _ROW_COUNTS = 1  # flag of COMPLETIONS: there are not as many rows as sequences
+
+Column: TypeAlias = "memoryview | array[int] | array[float]"
+"""One item for each request, in its own width."""
 
 
 class Kind(IntEnum):
@@ -58,32 +62,47 @@ def encode_arrivals(arrivals: Arrivals) -> bytes:
 
     ``sequences.truncated`` stays behind: the engine has no use for it.
     """
-    sequences = arrivals.sequences
+    return encode_requests(
+        tickets=_bytes_of(arrivals.tickets, _UINT64),
+        clients=_bytes_of(arrivals.clients, _UINT64),
+        deadlines=_bytes_of(arrivals.deadlines, _FLOAT64),
+        counts=_bytes_of(arrivals.counts, _INT32),
+        priorities=_bytes_of(arrivals.priorities, _INT8),
+        sequences=arrivals.sequences,
+        arrived=arrivals.arrived,
+    )
+
+
+def encode_requests(
+    *,
+    tickets: Column,
+    clients: Column,
+    deadlines: Column,
+    counts: Column,
+    priorities: Column,
+    sequences: Sequences,
+    arrived: float,
+) -> bytes:
+    """The same from the columns of ``Arrivals``, each in memory as items of its width."""
     segments, positions = sequences.segment_starts, sequences.position_ids
     token_level = sequences.token_level
     flags = (0 if segments is None else _SEGMENTS) | (0 if positions is None else _POSITIONS)
     flags |= 0 if token_level is None else _TOKEN_LEVEL
     header = _HEADER.pack(
-        Kind.ARRIVALS,
-        flags,
-        0,
-        len(arrivals.tickets),
-        len(sequences),
-        sequences.num_tokens,
-        arrivals.arrived,
+        Kind.ARRIVALS, flags, 0, len(tickets), len(sequences), sequences.num_tokens, arrived
     )
     return b"".join(
         (
             header,
-            _bytes_of(arrivals.tickets, _UINT64),
-            _bytes_of(arrivals.clients, _UINT64),
-            _bytes_of(arrivals.deadlines, _FLOAT64),
-            _bytes_of(arrivals.counts, _INT32),
+            tickets,
+            clients,
+            deadlines,
+            counts,
             _bytes_of(sequences.cu_seqlens, _INT32),
             _bytes_of(sequences.input_ids, _INT32),
             b"" if segments is None else _bytes_of(segments, _INT32),
             b"" if positions is None else _bytes_of(positions, _INT32),
-            _bytes_of(arrivals.priorities, _INT8),
+            priorities,
             b"" if token_level is None else _bytes_of(token_level, _BOOL),
         )
     )

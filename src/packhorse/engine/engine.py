@@ -112,6 +112,11 @@ class Engine:
         return bool(self._running)
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether the device has a batch to go on with when the one that runs is done."""
+        return len(self._running) > 1
+
+    @property
     def completion_fd(self) -> int | None:
         """Readable when a batch is done; None: call ``step`` while ``in_flight``."""
         return self._runner.completion_fd

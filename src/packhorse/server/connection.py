@@ -66,8 +66,12 @@ class Connection(HttpToolsProtocol):
         self._count_header(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        """As uvicorn's, whose few lines are here as they run for every header."""
         self._count_header(len(name) + len(value) + 4)  # colon, space and line end
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._in_headers = False

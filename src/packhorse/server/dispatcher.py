@@ -124,14 +124,17 @@ class Dispatcher:
         )
 
     def _depart(self, requests: list[Pending], sequences: Sequences, seconds: float) -> None:
-        ends = np.cumsum([pending.count for pending in requests])
         truncated = np.count_nonzero(sequences.truncated)
+        token_ends, cuts = [sequences.num_tokens], [truncated]
+        if len(requests) > 1:
+            ends = np.cumsum([pending.count for pending in requests])
+            token_ends = sequences.cu_seqlens[ends].tolist()
+            cuts = [0] * len(requests)
+            if truncated:
+                cuts = np.cumsum(sequences.truncated)[ends - 1].tolist()
         token = cut = characters = estimate = 0
         now = time.monotonic()
-        cuts = np.cumsum(sequences.truncated)[ends - 1].tolist() if truncated else [0] * len(ends)
-        for pending, token_end, cut_end in zip(
-            requests, sequences.cu_seqlens[ends].tolist(), cuts, strict=True
-        ):
+        for pending, token_end, cut_end in zip(requests, token_ends, cuts, strict=True):
             estimate += pending.tokens
             characters += pending.characters
             pending.tokens, token = token_end - token, token_end

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from packhorse.request import Completions, Sequences, TextOrPair
 from packhorse.server.terms import ANYONE, Terms
 from packhorse.tokenizing.tokenizer import Direction
@@ -26,7 +28,7 @@ class Block:
 
     def __init__(self, completions: Completions) -> None:
         self.completions = completions
-        self.failed = bool(completions.codes.any())
+        self.failed = np.count_nonzero(completions.codes) > 0
         self.written: dict[bool, list[bytes]] = {}
 
 

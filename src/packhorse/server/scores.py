@@ -12,7 +12,11 @@ import numpy as np
 from packhorse.checkpoint import ProblemType
 from packhorse.errors import SERVED_ERRORS, NonFiniteOutputError, QuarantinedError, ServedError
 from packhorse.postprocess import scores_of
+from packhorse.request import Float32Array
 from packhorse.server.pending import Block, Pending
+
+FEW_SCORES = 32
+"""So few are sorted by Python sooner than NumPy's calls return."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -47,17 +51,26 @@ class ScoreWriter:
         if block.failed:  # those rows are not read; they may hold NaN
             logits = np.where(block.completions.codes[:, None] == 0, logits, np.float32(0))
         scores = logits if raw else scores_of(logits, self._problem_type)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        ordered = np.take_along_axis(scores, order, axis=1)
+        order, ordered = _ranked(scores)
         # A float32 as the float64 of the same value: its shortest digits are exact, and quick.
-        numbers = iter(_encode(ordered.ravel().tolist())[1:-1].split(b","))
+        numbers = iter(_encode(ordered)[1:-1].split(b","))
         tails = self._tails
         return [
             b"["
             + b",".join([b'{"score":' + next(numbers) + tails[label] for label in labels])
             + b"]"
-            for labels in order.tolist()
+            for labels in order
         ]
+
+
+def _ranked(scores: Float32Array) -> tuple[list[list[int]], list[float]]:
+    """The labels of each row, best first and in their own order where equal; all scores in it."""
+    if scores.size > FEW_SCORES:
+        order = np.argsort(-scores, axis=1, kind="stable")
+        return order.tolist(), np.take_along_axis(scores, order, axis=1).ravel().tolist()
+    rows = scores.tolist()
+    ranks = [sorted(range(len(row)), key=row.__getitem__, reverse=True) for row in rows]
+    return ranks, [row[label] for row, labels in zip(rows, ranks, strict=True) for label in labels]
 
 
 def check_rows(block: Block, first: int, count: int, index: int, inputs: int) -> None:
