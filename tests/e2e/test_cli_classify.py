@@ -132,8 +132,17 @@ def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, command: str, dev
 
 
 @pytest.mark.case(101)
-def test_auto_is_the_cpu_where_no_gpu_is_shown() -> None:
-    shown = json.loads(packhorse("info", "--json", env=os.environ | WITHOUT_GPU).stdout)
+def test_a_gpu_that_the_environment_hides_is_not_there() -> None:
+    done = packhorse("serve", "--device", "cuda", env=os.environ | {"CUDA_VISIBLE_DEVICES": "9"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("packhorse: error: --device cuda: this machine shows 0 usable")
+
+
+@pytest.mark.case(101)
+@pytest.mark.parametrize("visible", ["", "9"])
+def test_auto_is_the_cpu_where_no_gpu_is_shown(visible: str) -> None:
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": visible}
+    shown = json.loads(packhorse("info", "--json", env=environment).stdout)
     assert shown["settings"]["model"]["device"] == "cpu"
     assert shown["machine"]["gpus"] == []
 
@@ -165,17 +174,19 @@ sys.exit(code)
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("model", ["tiny", "demo"])
 def test_memory_of_two_hundred_thousand_lines(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest, model: str
 ) -> None:
-    """Within 100 MB of what a tenth of the lines takes; by a tiny model, for the time it takes."""
+    """Within 100 MB of what a tenth of the lines takes. The demo model takes some minutes."""
     few = 500 if request.config.getoption("--slice") else 20_000
     peaks = []
     for rows in (few, 10 * few):
         source = tmp_path / f"{rows}.txt"
-        source.write_text("".join(f"Text {i} is quite good to read.\n" for i in range(rows)))
+        line = "Text {} is quite good to read.\n" if model == "tiny" else "Good {}\n"
+        source.write_text("".join(line.format(i) for i in range(rows)))
         arguments = ["classify", source, "-o", tmp_path / f"{rows}.jsonl", "-q", "--device", "cpu"]
-        arguments += ["--model-id", shared()]
+        arguments += ["--model-id", shared()] if model == "tiny" else []
         done = subprocess.run(
             [sys.executable, "-c", LONG_RUN, *map(str, arguments)],
             stdout=subprocess.PIPE,
