@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packhorse.channel.board import Board
 
 ROUTES = (
-    *("predict", "health", "info", "metrics", "root", "unmatched"),
+    *("predict", "health", "info", "metrics", "stats", "root", "unmatched"),
     *("embed", "embed_all", "similarity", "rerank", "tokenize", "decode"),
     *("openai_embeddings", "models", "rerank_documents", "classify", "score"),
     *("token_classify", "zero_shot", "invocations", "openapi"),
@@ -73,6 +73,10 @@ class Counter:
         """Where in a slot the series with these label values begins."""
         return self.first + list(self.series).index(values) * self.words_each
 
+    def total(self, board: Board) -> float:
+        """The sum of all series over all slots."""
+        return sum(map(board.total, range(self.first, self.first + self.words)))
+
     def samples(self, board: Board, model: str) -> Iterator[str]:
         """The sums over all slots, a line for each series; ``model`` is its label or nothing."""
         for word, values in enumerate(self.series, self.first):
@@ -112,6 +116,18 @@ class Histogram(Counter):
         for place in np.flatnonzero(counts).tolist():
             slot[self.first + place] += float(counts[place])
         slot[self.first + self.words_each - 1] += float(values.sum())
+
+    def counts(self, board: Board) -> list[float]:
+        """Observations up to each bound and above the one before, and those above the last."""
+        return [board.total(self.first + place) for place in range(self.words_each - 1)]
+
+    def count(self, board: Board) -> float:
+        """How many observations there were."""
+        return sum(self.counts(board))
+
+    def sum(self, board: Board) -> float:
+        """Their sum."""
+        return board.total(self.first + self.words_each - 1)
 
     def samples(self, board: Board, model: str) -> Iterator[str]:
         total = 0.0

@@ -30,6 +30,7 @@ from packhorse.server.routes.openai import models
 from packhorse.server.routes.openapi import openapi
 from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.root import root
+from packhorse.server.routes.stats import stats
 from packhorse.server.routes.table import OWN_PATHS, PATHS, OtherPredict, model_routes
 from packhorse.server.schemas import error_body, error_text
 from packhorse.server.service import Service
@@ -49,6 +50,7 @@ NAMES = {
     "/ping": "health",
     "/info": "info",
     "/metrics": "metrics",
+    "/stats": "stats",
     "/v1/models": "models",
     "/models": "models",
     "/invocations": INVOCATIONS,
@@ -84,6 +86,7 @@ class App:
                 Route("/info", info),
                 Route("/openapi.json", openapi),
                 Route("/metrics", metrics),
+                Route("/stats", stats),
                 Route("/", root, methods=["GET"]),
             ],
             exception_handlers={

@@ -27,8 +27,8 @@ from packhorse.tracing import Finished, Stages, Tracing
 
 HEADERS, CLIENT, REQUEST_ID = "packhorse.headers", "packhorse.client", "packhorse.request_id"
 
-HEALTH, METRICS = "health", "metrics"
-PUBLIC = frozenset({"root", HEALTH, METRICS})
+HEALTH, METRICS, STATS = "health", "metrics", "stats"
+PUBLIC = frozenset({"root", HEALTH, METRICS, STATS})
 """Routes that need no key, by their names in the metrics, unless they are guarded by choice."""
 
 
@@ -115,7 +115,7 @@ class Edge:
         self._compresses = options.gzip
         self._logs_access = config.server.access_log
         guarded = {HEALTH} if options.guard_health else set()
-        guarded |= {METRICS} if options.guard_metrics else set()
+        guarded |= {METRICS, STATS} if options.guard_metrics else set()
         self._open = PUBLIC - guarded
 
     def enter(self, scope: Scope, route: str) -> Entry:
