@@ -23,7 +23,7 @@ class NetworkOptions:
     )
     api_key_file: str | None = option(None, "File with more keys, one a line.")
     guard_health: bool = option(False, "Health routes need a key, too.", boolean)
-    guard_metrics: bool = option(False, "`/metrics` needs a key, too.", boolean)
+    guard_metrics: bool = option(False, "`/metrics` and `/stats` need a key, too.", boolean)
     cors_allow_origin: tuple[str, ...] = option(
         (),
         "Origins whose web pages may read answers, or `*`; several as with keys.",

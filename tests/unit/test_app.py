@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +32,7 @@ from packhorse.server.admission import Admission
 from packhorse.server.app import App
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.observations import Observations
+from packhorse.server.page import DOCUMENT, POLICY
 from packhorse.server.pending import Block, Pending
 from packhorse.server.service import Service
 from packhorse.tokenizing.tokenizer import Tokenizer
@@ -377,8 +381,10 @@ def test_info() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/health/live", "/info", "/metrics", "/nowhere"])
 @pytest.mark.case(115)
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/health/live", "/info", "/metrics", "/stats", "/nowhere"]
+)
 def test_head_is_get_without_a_body(path: str) -> None:
     async def main() -> None:
         async with rig() as r:
@@ -418,6 +424,59 @@ def test_the_root_page_lists_what_is_there() -> None:
             page = (await r.client.get("/")).text
             for path in ("/predict", "/health", "/info", "/metrics"):
                 assert path in page
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_page"),
+    [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
+        ("application/json, TEXT/HTML; q=0.5", True),
+        *(("*/*", False), ("", False), ("text/html;q=0", False), ("text/html; q=0.000", False)),
+        *(("text/*", False), ("text/htmlx", False), ("application/json", False)),
+    ],
+)
+def test_a_browser_gets_the_page_and_others_the_list(accept: str, is_page: bool) -> None:
+    async def main() -> None:
+        async with rig() as r:
+            answer = await r.client.get("/", headers={"accept": accept})
+            kind = answer.headers["content-type"].partition(";")[0]
+            assert kind == ("text/html" if is_page else "text/plain")
+            assert answer.headers["vary"] == "accept"
+            assert ("content-security-policy" in answer.headers) == is_page
+
+    asyncio.run(main())
+
+
+def test_the_page_is_one_file_that_its_policy_knows() -> None:
+    text = DOCUMENT.decode()
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in POLICY
+    assert not re.findall(r"(?:src|href)=\"(?:https?:)?//|@import|url\(", text)
+    assert "unsafe" not in POLICY
+
+
+def test_stats_grow_with_what_was_answered() -> None:
+    async def main() -> None:
+        async with rig() as r:
+            before = (await r.client.get("/stats")).json()
+            await r.client.post("/predict", json={"inputs": [["a"], ["b"]]})
+            await r.client.post("/predict", json={"inputs": []})
+            answer = await r.client.get("/stats")
+            after = answer.json()
+            assert answer.headers["cache-control"] == "no-store"
+            grown = {k: v - before["counters"][k] for k, v in after["counters"].items()}
+            assert (grown["requests"], grown["sequences"], grown["tokens"]) == (1, 2, 6)
+            assert sum(after["latency"]["counts"]) - sum(before["latency"]["counts"]) == 1
+            assert len(after["latency"]["counts"]) == len(after["latency"]["bounds_seconds"]) + 1
+            assert after["time"] > before["time"]
+            assert after["model"]["name"] == "packhorse-demo"
+            assert (after["model"]["task"], after["model"]["fault"]) == ("classify", None)
+            r.engine.fault = "it is being replaced"
+            assert (await r.client.get("/stats")).json()["model"]["fault"] == r.engine.fault
 
     asyncio.run(main())
 

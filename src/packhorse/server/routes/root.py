@@ -1,4 +1,4 @@
-"""GET /: what can be asked for."""
+"""GET /: the live page for browsers, and for others a list of what can be asked for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from packhorse import __version__
+from packhorse.server.page import DOCUMENT, POLICY
 from packhorse.server.service import Service
 
 _PAGE = """\
@@ -22,14 +23,41 @@ POST /v1/token_classify, /v1/zero_shot, /tokenize, /decode
 GET  /health        200 when it can be used (also /ping, /ready, /health/ready), else 503
 GET  /health/live   200 while the process lives
 GET  /info          model, limits, settings
-GET  /metrics       for Prometheus
+GET  /metrics       for Prometheus; /stats: a few of the numbers as JSON
 GET  /openapi.json  what every route reads
+GET  /              in a browser: try the model, and watch the numbers
 """
 
 
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",
+    "vary": "accept",
+}
+
+
 async def root(request: Request) -> Response:
-    """A page for people."""
+    """The page where HTML is named in ``Accept``, as all browsers do; else text."""
+    if _takes_html(request.headers.get("accept", "")):
+        return Response(DOCUMENT, media_type="text/html", headers=_HEADERS)
     service: Service = request.app.state.service
     return PlainTextResponse(
-        _PAGE.format(version=__version__, model=service.name, task=service.checkpoint.task.value)
+        _PAGE.format(version=__version__, model=service.name, task=service.checkpoint.task.value),
+        headers={"vary": "accept"},
     )
+
+
+def _takes_html(accept: str) -> bool:
+    """Whether ``text/html`` is among its media ranges, and not with a quality of 0."""
+    for media_range in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in media_range.split(";"))
+        if kind == "text/html":
+            return not any(_is_zero(parameter) for parameter in parameters)
+    return False
+
+
+def _is_zero(parameter: str) -> bool:
+    name, _, value = parameter.partition("=")
+    return name.strip() == "q" and value.strip().rstrip("0") in ("", "0.", ".")

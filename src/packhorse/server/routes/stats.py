@@ -15,7 +15,6 @@ from packhorse.errors import UnavailableError
 from packhorse.server.service import Service
 
 
-
 async def stats(request: Request) -> Response:
     """What grows is counted since the start; who asks twice has rates and quantiles between."""
     service: Service = request.app.state.service
