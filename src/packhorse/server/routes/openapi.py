@@ -57,6 +57,7 @@ def document() -> dict[str, Any]:
         ("/health", "Whether requests can be answered."),
         ("/info", "Model, limits and settings."),
         ("/metrics", "Numbers for Prometheus."),
+        ("/stats", "A few of the numbers as JSON, since the start, for the live page."),
         ("/v1/models", "The model that is loaded."),
     ):
         paths[path] = {"get": {"summary": summary, "responses": _responses(references[ErrorBody])}}
