@@ -71,3 +71,18 @@ def test_a_renewed_certificate_is_taken_up_and_a_broken_one_is_not(tmp_path: Pat
     os.replace(new.certificate, old.certificate)
     assert tls.refresh() is True
     assert shown_name(tls, old.certificate) == "renewed"
+
+
+def test_a_certificate_whose_key_is_not_there_yet_leaves_the_old_pair_in_use(
+    tmp_path: Path,
+) -> None:
+    old = make_certificate(tmp_path)
+    root = tmp_path / "root.pem"
+    root.write_bytes(old.certificate.read_bytes())
+    tls = Tls(NetworkOptions(ssl_certfile=str(old.certificate), ssl_keyfile=str(old.key)))
+    new = make_certificate(tmp_path, "renewed")
+    os.replace(new.certificate, old.certificate)
+    os.utime(old.certificate, (1, 1))
+    with pytest.raises(ConfigError):
+        tls.refresh()
+    assert shown_name(tls, root) == "server"

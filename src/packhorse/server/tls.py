@@ -57,15 +57,19 @@ class Tls:
 
     def _load(self) -> None:
         try:
-            # With a password of None OpenSSL would ask for one on the terminal.
-            self.context.load_cert_chain(
-                self._certificate, self._key, password=lambda: self._password or ""
-            )
+            # Into a context that is thrown away first: a certificate whose key does not fit would
+            # be kept in this one, and the key that fitted the old one would not.
+            self._load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            self._load_into(self.context)
         except (OSError, ValueError) as error:  # SSLError is an OSError
             reason = getattr(error, "reason", None) or error
             raise ConfigError(
                 f"--ssl-certfile {self._certificate}, --ssl-keyfile {self._key}: {reason}"
             ) from None
+
+    def _load_into(self, context: ssl.SSLContext) -> None:
+        # With a password of None OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(self._certificate, self._key, password=lambda: self._password or "")
 
 
 def tls_of(options: NetworkOptions) -> Tls | None:
