@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
+from packhorse.config import secret_variables
 from packhorse.launch import STANDBY, Launch, tell
 
 STARTS_IN_A_ROW = 5
@@ -45,6 +46,13 @@ _ONE_THREAD = {
 NumPy multiplies no matrices here, and without its pool `tokenizers` can take a
 batch, which is how it frees the interpreter's lock.
 """
+
+
+def environment_of(kind: Kind) -> dict[str, str]:
+    """What a child inherits: no secret, which it is told of in its launch document if at all."""
+    secret = secret_variables()
+    environment = {name: value for name, value in os.environ.items() if name not in secret}
+    return environment | (_ONE_THREAD if kind is Kind.FRONT_END else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +140,13 @@ class Child:
         """A process that waits for its launch document; its status pipe is new."""
         status_fd, lent = os.pipe()
         os.set_blocking(status_fd, False)
-        environment = os.environ | (_ONE_THREAD if self.kind is Kind.FRONT_END else {})
         process = subprocess.Popen(
             # -P: a file in the working directory that is called like a library is not imported.
             [sys.executable, "-P", "-m", _MODULES[self.kind], *arguments],
             stdin=subprocess.PIPE,
             stdout=2,  # standard output is the supervisor's
             pass_fds=self.launch.reporting_to(lent).lent_fds,
-            env=environment,
+            env=environment_of(self.kind),
             process_group=0,  # Ctrl-C is for the supervisor, which then ends its children in order
         )
         os.close(lent)

@@ -17,8 +17,8 @@ import pytest
 from packhorse import child as children
 from packhorse import logs
 from packhorse.channel.board import Board
-from packhorse.child import Child, Kind, described
-from packhorse.config import Config, EngineOptions, ModelOptions
+from packhorse.child import Child, Kind, described, environment_of
+from packhorse.config import Config, EngineOptions, ModelOptions, tokenizer_choice
 from packhorse.errors import (
     ConfigError,
     OverloadedError,
@@ -32,7 +32,6 @@ from packhorse.server.admission import Admission
 from packhorse.server.body import ClientGoneError, read_body
 from packhorse.server.listen import bind, url_of
 from packhorse.server.pending import Pending
-from packhorse.server.process import wanted_backend
 
 
 def read(pieces: list[bytes], limit: int = 100, **headers: str) -> bytes:
@@ -253,7 +252,7 @@ def test_the_fast_tokenizer_can_be_switched_off(
     without: tuple[str, ...], tokenizer: str, wanted: str
 ) -> None:
     engine, model = EngineOptions(without=without), ModelOptions(tokenizer=tokenizer)
-    assert wanted_backend(Config(engine=engine, model=model)) == wanted
+    assert tokenizer_choice(Config(engine=engine, model=model)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -322,3 +321,13 @@ def test_what_a_process_must_not_import(module: str, forbidden: list[str]) -> No
     script = f"import sys, {module}; print([m for m in {forbidden!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_a_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "API_KEY", "PACKHORSE_API_KEY", "PACKHORSE_SSL_KEYFILE_PASSWORD"):
+        monkeypatch.setenv(name, "secret-value")
+    monkeypatch.setenv("PACKHORSE_PORT", "8000")
+    for kind in Kind:
+        environment = environment_of(kind)
+        assert "secret-value" not in environment.values()
+        assert environment["PACKHORSE_PORT"] == "8000"

@@ -15,11 +15,6 @@ class CostModel:
         self._forgetting = forgetting
         self._weight = self._t = self._s = self._tt = self._ts = 0.0
 
-    @property
-    def is_fitted(self) -> bool:
-        """Whether any batch was observed."""
-        return self._weight > 0
-
     def observe(self, num_tokens: int, seconds: float) -> None:
         """One batch of ``num_tokens`` took ``seconds``."""
         keep = self._forgetting

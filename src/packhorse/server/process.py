@@ -21,7 +21,7 @@ from packhorse import logs
 from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
-from packhorse.config import Config
+from packhorse.config import Config, tokenizer_choice
 from packhorse.errors import ConfigError, SetupError
 from packhorse.launch import Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
@@ -283,13 +283,6 @@ async def _serve(
     await FrontEnd(launch, checkpoint, tokenizer, tls).run()
 
 
-def wanted_backend(config: Config) -> BackendChoice:
-    """Which library shall tokenise: the slow one where the fast one is switched off."""
-    if "fast-tokenizer" in config.engine.without:
-        return "tokenizers"
-    return cast(BackendChoice, config.model.tokenizer)
-
-
 def main() -> int:
     """Load the tokenizer, serve. The exit status tells the supervisor what went wrong."""
     launch = learn()
@@ -301,7 +294,7 @@ def main() -> int:
         checkpoint = launch.checkpoint()
         tokenizer = Tokenizer.load(
             checkpoint,
-            backend=wanted_backend(launch.config),
+            backend=cast(BackendChoice, tokenizer_choice(launch.config)),
             parallel=False,  # the cores are shared with other front ends and the engine
             shadow_share=SHADOW_SHARE,
         )
