@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packhorse.channel.codec import decode_completions, encode_completions
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.engine import Engine
 from packhorse.engine.scheduler import Limits, Scheduler
@@ -137,6 +138,30 @@ def test_what_is_read_token_by_token_runs_apart_and_comes_back_to_its_request() 
     assert answers[8].row_counts.tolist() == [3, 4]
     assert [answers[ticket].values.shape for ticket in (7, 9, 11)] == [(2, 1), (2, 1), (1, 1)]
     assert set(shapes) == {False, True}
+
+
+def test_a_sequence_without_rows_fails_alone_among_those_that_are_read_token_by_token() -> None:
+    """Hidden states have another width than the head's output, and become one answer."""
+
+    def forward(batch: Sequences, wider: bool) -> Output:
+        if (batch.lengths == 4).any():
+            raise RuntimeError
+        values = batch.input_ids.astype(np.float32)[:, None].repeat(3, axis=1)
+        return Output(values, np.zeros(len(batch), np.uint8), 0.001, batch.lengths)
+
+    engine = engine_with(ScriptedRunner(forward))
+    arrivals = arrivals_of({8: [3, 4, 2]})
+    flags = np.ones(3, np.bool_)
+    engine.add(replace(arrivals, sequences=replace(arrivals.sequences, token_level=flags)))
+    parts: list[Part] = []
+    while engine.in_flight or sum(len(part.codes) for part in parts) < 3:
+        for completions in engine.step():
+            parts += parts_of(decode_completions(encode_completions(completions)))
+    answer = answer_of(parts)
+    assert answer.codes.tolist() == [0, InternalError.code, 0]
+    assert answer.values.shape == (5, 3)
+    assert answer.row_counts is not None
+    assert answer.row_counts.tolist() == [3, 0, 2]
 
 
 def test_answers_come_back_to_their_requests() -> None:

@@ -29,7 +29,7 @@ from packhorse.engine.model_runner import Launched, ModelRunner
 from packhorse.engine.quarantine import Quarantine
 from packhorse.engine.scheduler import Limits, Scheduler
 from packhorse.errors import InternalError, NonFiniteOutputError, QuarantinedError
-from packhorse.request import Arrivals, Completions, Output
+from packhorse.request import Arrivals, Completions, Output, is_token_level
 
 logger = logging.getLogger(__name__)
 
@@ -222,8 +222,9 @@ class Engine:
             return work
         now = time.monotonic()
         for row in refused:
-            output = _failed_output(self._runner.width, QuarantinedError.code)
-            finished.append((_Work(batch.alone(row)), now, output))
+            alone = batch.alone(row)
+            output = _failed_output(alone, self._runner.width, QuarantinedError.code)
+            finished.append((_Work(alone), now, output))
         self._suspects.extend(_Work(batch.alone(row), work.wider, True) for row in suspected)
         apart = np.array(refused + suspected, np.intp)
         return _Work(batch.rest(apart), work.wider) if len(apart) < len(batch.sequences) else None
@@ -275,7 +276,7 @@ class Engine:
         if len(work.batch.sequences) > 1:
             self._suspects.extend(_Work(half, work.wider) for half in work.batch.halves())
             return None
-        return _failed_output(self._runner.width)
+        return _failed_output(work.batch, self._runner.width)
 
     def _isolate_non_finite(self, work: _Work, output: Output) -> None:
         """Queue sequences whose output is not finite to run apart from their neighbours.
@@ -298,8 +299,14 @@ class Engine:
         output.codes[bad] = PENDING
 
 
-def _failed_output(width: int, code: int = InternalError.code) -> Output:
-    """The output of one sequence that has none: its forward pass raised, or it was refused."""
+def _failed_output(batch: Batch, width: int, code: int = InternalError.code) -> Output:
+    """The output of one sequence that has none: its forward pass raised, or it was refused.
+
+    One that asked for a row for each token has no row: those have another width than the head's.
+    """
+    if is_token_level(batch.sequences):
+        no_rows = np.zeros((0, width), np.float32)
+        return Output(no_rows, np.array([code], np.uint8), 0.0, np.zeros(1, np.int32))
     return Output(np.zeros((1, width), np.float32), np.array([code], np.uint8), 0.0)
 
 
