@@ -240,3 +240,21 @@ def test_the_cache_is_bounded_and_drops_what_was_not_used_for_longest() -> None:
     assert len(cache) == 5
     assert cache.bytes == 5 * each
     assert [cache.get(key) is not None for key in keys] == [True] + [False] * 15 + [True] * 4
+
+
+def test_a_batch_counts_once_in_the_time_of_a_request_that_it_answers() -> None:
+    async def main() -> None:
+        rig = Rig()
+        leader, follower = rig.ask("a", "b", "a"), rig.ask("a", "b")
+        assert rig.reduce(leader, follower) == ["a", "b"]
+        leader.deliver(block(1.0, 2.0), 0, 0, 2)
+        assert leader.future.done()
+        assert follower.future.done()
+        assert leader.inference == follower.inference == 0.001
+        again = rig.ask("c", "d")
+        assert rig.reduce(again) == ["c", "d"]
+        again.deliver(block(1.0), 0, 0, 1)
+        again.deliver(block(2.0), 1, 0, 1)
+        assert again.inference == 0.002
+
+    asyncio.run(main())

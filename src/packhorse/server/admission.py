@@ -84,7 +84,7 @@ class Admission:
 
     def release(self, pending: Pending) -> None:
         """The request is answered, failed or cancelled."""
-        self._own[_INPUTS] -= pending.count
+        self._own[_INPUTS] -= len(pending.inputs)  # as was reserved, whatever became of them
         self._own[_TOKENS] -= pending.tokens
         self._backlog.remove(pending.terms, pending.estimate)
 

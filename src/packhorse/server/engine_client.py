@@ -170,9 +170,8 @@ class EngineLink:
         ):
             pending = self._pending.get(ticket)
             if pending is not None:
-                if not pending.parts:
+                if pending.unanswered == pending.num_sent:
                     pending.queue_wait = queue_wait
-                pending.inference += completions.inference
                 pending.unanswered -= count
                 if not pending.unanswered:
                     self._forget(pending)

@@ -51,7 +51,7 @@ class Pending:
     departed      time.monotonic() when it was tokenised and left for the engine; 0 before
     tokenization  seconds; it was tokenised together with others, so it is theirs as well
     queue_wait    seconds from then until its first batch started
-    inference     seconds of its batches, added up
+    inference     seconds of its batches, each counted once, however many parts it answered
 
     Where it shares work with others (see ``sharing``):
 
@@ -114,6 +114,10 @@ class Pending:
         """When the engine may drop it: not while it may have followers, who wait longer."""
         return math.inf if self.keys else self.terms.deadline
 
+    def expect(self, sequences: int) -> None:
+        """Its inputs became so many sequences: a text that is read in windows is several."""
+        self.count = self.left = self.unanswered = sequences
+
     def deliver(self, block: Block, offset: int, first: int, count: int) -> None:
         """Rows from the engine: ``offset`` counts what was sent to it."""
         if self.rows is None:
@@ -128,6 +132,8 @@ class Pending:
 
     def take(self, block: Block, offset: int, first: int, count: int) -> None:
         """These rows of a block are the answers to its inputs from ``offset`` on."""
+        if not self.parts or self.parts[-1][0] is not block:
+            self.inference += block.completions.inference
         self.parts.append((block, offset, first, count))
         self.left -= count
         if not self.left and not self.future.done():
@@ -164,8 +170,6 @@ class Pending:
         if self.followers is not None:
             for follower, place in self.followers.pop(own, ()):
                 follower.take(block, place, row, 1)
-                if follower is not self:
-                    follower.inference += block.completions.inference
 
     def fail(self, error: Exception) -> None:
         """End the wait with this error, unless it has ended, and that of all who follow."""

@@ -63,6 +63,7 @@ class TokenClassify(ModelRoute):
                     texts, truncate=truncate, stride=request.stride
                 )
             )
+            self.check_room(len(read[0].sequences))  # windows of long texts are several
             return read[0].sequences
 
         answer = await self.compute(asking, texts, characters_of(texts), encode=encode)
