@@ -224,6 +224,7 @@ def test_a_token_classifying_server_gives_entities() -> None:
     long = "word " * 500
     with Encoder(folder, device="cpu", dtype="float32") as encoder:
         expected = encoder.token_classify([*TEXTS, long], "simple")
+        in_windows = encoder.token_classify([long, "a"], "simple", stride=4)
     for service in served(folder):
         answer = post(service, "/v1/token_classify", {"inputs": [*TEXTS, long]})
         found = answer.json()
@@ -233,5 +234,13 @@ def test_a_token_classifying_server_gives_entities() -> None:
                 (e.label, e.word, e.start, e.end) for e in wanted
             ]
         assert "index" in json.dumps(found["data"][0])
+        windows = post(service, "/v1/token_classify", {"inputs": [long, "a"], "stride": 4}).json()
+        assert windows["truncated"] == 0
+        assert windows["usage"]["total_tokens"] > 500
+        assert [[e["end"] for e in row] for row in windows["data"]] == [
+            [e.end for e in row] for row in in_windows
+        ]
+        metrics = httpx.get(service.url + "/metrics").text
+        assert "\npackhorse_inputs_in_flight 0.0\n" in metrics
         wrong = post(service, "/v1/token_classify", {"inputs": "a", "aggregation_strategy": "most"})
         assert wrong.status_code == 422

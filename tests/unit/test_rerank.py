@@ -97,7 +97,11 @@ def test_zero_shot_says_what_is_missing(tmp_path: Path) -> None:
     ):
         encoder.zero_shot(["a"], ["b"])
     with Encoder(inference_model(tmp_path), device="cpu", dtype="float32") as encoder:
-        for labels, template in (([], "{}"), ("music", "{}"), (["a"], "none"), (["a"], "{} {}")):
+        for labels, template in (
+            *(([], "{}"), ("music", "{}"), (["a"], "none"), (["a"], "{} {}")),
+            # What ``format`` would do for a client: take memory, and look at objects.
+            *((["a"], "{:>999999999999}"), (["a"], "{0.__class__}"), (["a"], "{} {0}")),
+        ):
             with pytest.raises(ValidationError):
                 encoder.zero_shot(["a"], labels, template)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from packhorse.errors import NonFiniteOutputError
 from packhorse.request import Answer, Part, answer_of, bounds_of
 from packhorse.server.pending import Pending
 from packhorse.server.scores import check_rows
+
+_NON_FINITE = NonFiniteOutputError.code
 
 
 def answer_in(pending: Pending) -> Answer:
@@ -20,3 +25,11 @@ def answer_in(pending: Pending) -> Answer:
             rows, row_counts = slice(bounds[first], bounds[first + count]), row_counts[own]
         parts.append(Part(offset, completions.values[rows], completions.codes[own], row_counts))
     return answer_of(parts)
+
+
+def non_finite_in(pending: Pending) -> int:
+    """Inputs of an answered request for which the model gave no number."""
+    return sum(
+        int(np.count_nonzero(block.completions.codes[first : first + count] == _NON_FINITE))
+        for block, _, first, count in pending.parts
+    )

@@ -25,12 +25,12 @@ from packhorse.errors import (
 )
 from packhorse.logs import describe
 from packhorse.request import Answer, BoolArray, Sequences, TextOrPair
-from packhorse.server.answers import answer_in
+from packhorse.server.answers import answer_in, non_finite_in
 from packhorse.server.body import ClientGoneError, Receive, Scope, Send, read_body
 from packhorse.server.connection import Exchange, exchange_of
 from packhorse.server.edge import id_of
 from packhorse.server.pending import Pending
-from packhorse.server.responses import JSON, Headers, error_headers, send_answer
+from packhorse.server.responses import JSON, Headers, error_headers, lines_of, send_answer
 from packhorse.server.schemas import decoded, error_body
 from packhorse.server.service import Service
 from packhorse.server.terms import Terms, terms_of
@@ -106,7 +106,11 @@ class ModelRoute:
             )
             answer = await self.answer(asking)
             self._count(200)
-            await send_answer(send, 200, answer, self._headers(asking))
+            headers = self._headers(asking)
+            if exchange is None:
+                await send_answer(send, 200, answer, headers)
+            else:
+                await exchange.answer(lines_of(headers), answer)
         except ServedError as error:
             await self._refuse(send, error)
         except ClientGoneError:
@@ -131,7 +135,7 @@ class ModelRoute:
         ``encode`` tokenises them, where the tokenizer's own way is not what is wanted.
         Raises the errors of admission, of the tokenizer and of the engine.
         """
-        self._check_room(len(inputs))
+        self.check_room(len(inputs))
         service = self.service
         pending = Pending(
             list(inputs),
@@ -153,6 +157,7 @@ class ModelRoute:
             if asking.exchange is not None:
                 asking.exchange.wait_for(None)
             service.admission.release(pending)
+        answer = self._answer_in(pending)
         service.observations.add(
             time.monotonic() - asking.started,
             pending.tokenization,
@@ -162,7 +167,14 @@ class ModelRoute:
             pending.tokens,
             pending.truncated,
         )
-        return answer_in(pending)
+        return answer
+
+    def _answer_in(self, pending: Pending) -> Answer:
+        try:
+            return answer_in(pending)
+        except ServedError:
+            self.service.slot[metrics.NON_FINITE.first] += non_finite_in(pending)
+            raise
 
     def read(self, decoder: msgspec.json.Decoder[Body], asking: Asking) -> Body:
         """The body as its class. Raises MalformedRequestError or ValidationError."""
@@ -177,7 +189,8 @@ class ModelRoute:
                 f"{wanted}"
             )
 
-    def _check_room(self, inputs: int) -> None:
+    def check_room(self, inputs: int) -> None:
+        """Raise ValidationError for too many inputs, UnavailableError if there is no engine."""
         if inputs > self._most:
             raise ValidationError(
                 f"{inputs} inputs in one request; at most {self._most} are allowed "

@@ -19,6 +19,11 @@ Headers = list[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 
 
+def lines_of(headers: Headers) -> bytes:
+    """The headers as they are written, each with its line end."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
 async def send_answer(send: Send, status: int, body: bytes, headers: Headers) -> None:
     """An answer; ``headers`` without the length."""
     length = (b"content-length", b"%d" % len(body))

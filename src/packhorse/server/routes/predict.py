@@ -9,41 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence as PySequence
-
-import numpy as np
 
 from packhorse import metrics
 from packhorse.errors import (
     InternalError,
-    NonFiniteOutputError,
     ServedError,
     UnavailableError,
     ValidationError,
 )
 from packhorse.logs import describe
 from packhorse.request import TextOrPair
+from packhorse.server.answers import non_finite_in
 from packhorse.server.body import ClientGoneError, Receive, Scope, Send, read_body
 from packhorse.server.connection import Exchange, exchange_of
 from packhorse.server.edge import id_of
+from packhorse.server.model_route import DIRECTIONS, characters_of
 from packhorse.server.pending import Pending
 from packhorse.server.responses import Headers, send_answer, send_error
 from packhorse.server.schemas import PredictRequest, decode_predict, inputs_of
 from packhorse.server.scores import ScoreWriter
 from packhorse.server.service import Service
 from packhorse.server.terms import Terms, terms_of
-from packhorse.tokenizing.tokenizer import Direction
 
 logger = logging.getLogger(__name__)
-
-_NON_FINITE = NonFiniteOutputError.code
-
-_DIRECTIONS: dict[str, Direction] = {
-    "right": "right",
-    "Right": "right",
-    "left": "left",
-    "Left": "left",
-}
 
 _HEAD = b"".join(
     line + b"\r\n"
@@ -119,7 +107,7 @@ class Predict:
             inputs,
             characters,
             self._auto_truncate if request.truncate is None else request.truncate,
-            _DIRECTIONS[request.truncation_direction],
+            DIRECTIONS[request.truncation_direction],
             self._admission.reserve(len(inputs), characters, terms),
             asyncio.get_running_loop().create_future(),
             terms,
@@ -183,19 +171,6 @@ class Predict:
             pending.inference * 1000,
             pending.truncated,
         )
-
-
-def non_finite_in(pending: Pending) -> int:
-    """Inputs of an answered request for which the model gave no number."""
-    return sum(
-        int(np.count_nonzero(block.completions.codes[first : first + count] == _NON_FINITE))
-        for block, _, first, count in pending.parts
-    )
-
-
-def characters_of(inputs: PySequence[TextOrPair]) -> int:
-    """Characters of all texts."""
-    return sum([len(one) if isinstance(one, str) else len(one[0]) + len(one[1]) for one in inputs])
 
 
 def _parsed(head: bytes) -> Headers:

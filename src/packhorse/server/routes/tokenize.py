@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 import msgspec
+import tokenizers
 
 from packhorse.errors import EmptyRequestError, TokenizationError
 from packhorse.server.model_route import Asking, ModelRoute, encode_json
 from packhorse.server.schemas import texts_or_ids
+from packhorse.tokenizing.truncation import first_unreadable
 
 
 class TokenizeRequest(msgspec.Struct):
@@ -37,21 +39,16 @@ class Tokenize(ModelRoute):
         """The tokens of each text, uncut; in a thread, so that a long text stops no other."""
         request = self.read(self._decoder, asking)
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        self.check_room(len(texts))
         sentence = self.checkpoint.sentence
         if sentence is not None:
             prompt = sentence.prompt_named(request.prompt_name)
             texts = [sentence.text_with_prompt(text, prompt) for text in texts]
-        tokens = await asyncio.to_thread(self._tokens, texts, request.add_special_tokens)
-        return encode_json(tokens)
+        return await asyncio.to_thread(self._tokens, texts, request.add_special_tokens)
 
-    def _tokens(self, texts: list[str], special: bool) -> list[list[dict[str, Any]]]:
-        library = self.service.tokenizer.library
+    def _tokens(self, texts: list[str], special: bool) -> bytes:
         found = []
-        for index, text in enumerate(texts):
-            try:
-                encoding = library.encode(text, add_special_tokens=special)
-            except Exception:
-                raise TokenizationError(f"inputs[{index}] cannot be tokenised") from None
+        for text, encoding in zip(texts, self._encodings(texts, special), strict=True):
             rows = zip(
                 encoding.ids,
                 encoding.tokens,
@@ -60,7 +57,19 @@ class Tokenize(ModelRoute):
                 strict=True,
             )
             found.append([_token(text, *row) for row in rows])
-        return found
+        return encode_json(found)
+
+    def _encodings(self, texts: list[str], special: bool) -> list[tokenizers.Encoding]:
+        if (unreadable := first_unreadable(texts)) is not None:
+            raise TokenizationError(f"inputs[{unreadable}] is not Unicode text")
+        try:
+            # Of a batch, which frees the interpreter's lock: one text would keep it to its end.
+            return self.service.tokenizer.library.encode_batch(texts, add_special_tokens=special)
+        except BaseException as error:  # a panic of Rust derives from nothing narrower
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            fault = f"tokenizers raised {type(error).__name__}"
+        raise TokenizationError(f"the inputs cannot be tokenised: {fault}")  # it quotes no text
 
 
 class Decode(ModelRoute):
@@ -77,15 +86,17 @@ class Decode(ModelRoute):
         lists = [one if isinstance(one, list) else [one] for one in request.ids]
         if all(isinstance(one, int) for one in request.ids):
             lists = [[one for one in request.ids if isinstance(one, int)]]
+        self.check_room(len(lists))
+        return await asyncio.to_thread(self._decoded, lists, request.skip_special_tokens)
+
+    def _decoded(self, lists: list[list[int]], skip_special: bool) -> bytes:
         library = self.service.tokenizer.library
         most = library.get_vocab_size(with_added_tokens=True)
         for ids in lists:
             for number in ids:
                 if not 0 <= number < most:
                     raise TokenizationError(f"{number} is no token id; there are 0 to {most - 1}")
-        return encode_json(
-            library.decode_batch(lists, skip_special_tokens=request.skip_special_tokens)
-        )
+        return encode_json(library.decode_batch(lists, skip_special_tokens=skip_special))
 
 
 def _token(

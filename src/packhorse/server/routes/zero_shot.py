@@ -43,6 +43,7 @@ class ZeroShot(ModelRoute):
         entailment(own)
         sentences = hypotheses(request.labels, request.hypothesis_template)
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        self.check_room(len(texts) * len(sentences))  # before there are so many
         pairs = [(text, sentence) for text in texts for sentence in sentences]
         answer = await self.compute(asking, pairs, characters_of(pairs), truncate=request.truncate)
         logits = answer.values.reshape(len(texts), len(sentences), len(own))
