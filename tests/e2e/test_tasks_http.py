@@ -205,7 +205,7 @@ def test_a_classifying_server_has_vllms_route_and_zero_shot(tmp_path: Path) -> N
     with Encoder(folder, device="cpu", dtype="float32") as encoder:
         scores = encoder.predict_proba(TEXTS)
         unseen = encoder.zero_shot(TEXTS, ["war", "music"])
-    for service in served(folder):
+    for service in served(folder, gzip="true"):
         answer = post(service, "/classify", {"input": TEXTS}).json()
         assert close([one["probs"] for one in answer["data"]], scores)
         assert answer["data"][0]["num_classes"] == 3
@@ -213,6 +213,16 @@ def test_a_classifying_server_has_vllms_route_and_zero_shot(tmp_path: Path) -> N
         assert [[one["label"] for one in row] for row in got["data"]] == [
             [one.label for one in row] for row in unseen
         ]
+        large = post(service, "/classify", {"input": ["a"] * 500})
+        assert large.headers["content-encoding"] == "gzip"
+        assert len(large.json()["data"]) == 500
+        # Refused before anything is made of them, which would take the machine's memory.
+        product = {"inputs": ["a"] * 300_000, "labels": ["b"] * 300_000}
+        assert post(service, "/v1/zero_shot", product).status_code == 422
+        wide = {"inputs": "a", "labels": ["b"], "hypothesis_template": "{:>999999999999}"}
+        assert post(service, "/v1/zero_shot", wide).status_code == 422
+        assert post(service, "/tokenize", {"inputs": ["a"] * 20_000}).status_code == 422
+        assert post(service, "/decode", {"ids": [[1]] * 20_000}).status_code == 422
         embedding = post(service, "/v1/embeddings", {"input": "a"})
         assert embedding.status_code == 424
         assert embedding.json()["error"]["code"] == "unsupported_task"
