@@ -126,7 +126,7 @@ class Dispatcher:
     def _depart(self, requests: list[Pending], sequences: Sequences, seconds: float) -> None:
         if requests[0].encode is not None:  # it is alone, see ``_by_options``
             requests[0].expect(len(sequences))
-        truncated = np.count_nonzero(sequences.truncated)
+        truncated = int(np.count_nonzero(sequences.truncated))
         token_ends, cuts = [sequences.num_tokens], [truncated]
         if len(requests) > 1:
             ends = np.cumsum([pending.count for pending in requests])
