@@ -77,3 +77,4 @@ def test_a_storm_of_clients_that_give_up_leaves_the_server_as_it_was(server: Ser
         answers = list(clients.map(lambda _: ask(server, "word"), range(100)))
     assert {answer.status_code for answer in answers} == {200}, answers[-1].body
     assert "Traceback" not in server.log
+    assert "ERROR" not in server.log

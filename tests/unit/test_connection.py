@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -124,6 +125,24 @@ def test_who_hangs_up_at_any_point_leaves_nothing(sent: bytes) -> None:
             assert not s.server.server_state.tasks
 
     asyncio.run(main())
+
+
+def test_who_asked_and_hung_up_in_one_breath_costs_the_engine_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with site() as s:
+            for sent in (HEAD + BODY, 2 * (HEAD + BODY)):
+                client = socket.create_connection(("127.0.0.1", s._port))
+                client.sendall(sent)
+                client.close()
+            await asyncio.sleep(0.1)
+            assert not s.server.server_state.connections
+            assert not s.server.server_state.tasks
+            assert s.rig.engine.take_launched() == []
+
+    asyncio.run(main())
+    assert "ASGI" not in caplog.text
 
 
 def test_answers_written_at_once_are_as_asgi_would_write_them() -> None:

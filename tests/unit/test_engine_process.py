@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import pytest
 
 from packhorse.channel import codec, listener
 from packhorse.channel.board import Board
+from packhorse.channel.channel import Channel
 from packhorse.channel.vitals import Vitals
-from packhorse.engine.process import NAP_SECONDS, DeviceBrokenError, EngineProcess
+from packhorse.engine.process import NAP_SECONDS, READ_SECONDS, DeviceBrokenError, EngineProcess
 from packhorse.engine.shares import shares_of
 from packhorse.errors import OverloadedError, UnavailableError
 from packhorse.launch import SLOT_WORDS
 from packhorse.metrics import BATCH_SEQUENCES, BATCH_TOKENS, FAILED_BATCHES, QUEUED_SEQUENCES
-from packhorse.request import Completions, Sequences, bounds_of
+from packhorse.request import Arrivals, Completions, Sequences, bounds_of
 from packhorse.server.engine_client import EngineLink
 from packhorse.server.pending import Pending
 from packhorse.server.terms import ANYONE, Terms
@@ -439,3 +441,72 @@ def test_the_answer_to_one_front_end_is_not_copied() -> None:
     assert number == 9
     assert share.tickets.tolist() == [1, 2]
     assert share.values is whole.values
+
+
+class SlowToTake(FakeEngine):
+    """Taking a message takes longer than a turn's reading; notes what is asked of it."""
+
+    def __init__(self, config: Any, checkpoint: Any) -> None:
+        super().__init__(config, checkpoint)
+        self.calls: list[str] = []
+
+    def add(self, arrivals: Arrivals) -> None:
+        time.sleep(READ_SECONDS)
+        self.calls.append("add")
+
+    def cancel(self, tickets: Any) -> None:
+        self.calls.append(f"cancel {[int(t) & 0xFFFF for t in tickets]}")
+
+    def step(self) -> list[Any]:
+        self.calls.append("step")
+        return []
+
+
+def one_arrival(ticket: int) -> bytes:
+    return codec.encode_arrivals(
+        Arrivals(
+            np.array([ticket], np.uint64),
+            np.array([1], np.int32),
+            np.array([0], np.uint64),
+            np.array([0], np.int8),
+            np.array([np.inf]),
+            sequences_of(3),
+            0.0,
+        )
+    )
+
+
+@contextmanager
+def turning() -> Iterator[tuple[EngineProcess, SlowToTake, Channel, Vitals]]:
+    """An engine whose turns the test takes, and a front end's end of the channel."""
+    board, listening = Board.create(2, SLOT_WORDS), listener.listen()
+    engine, vitals = SlowToTake(None, FakeCheckpoint()), Vitals(board, 1)
+    process = EngineProcess(engine, listening, board.slots[1], vitals)  # type: ignore[arg-type]
+    channel = listener.connect(listener.address_of(listening))
+    process._accept()
+    yield process, engine, channel, vitals
+    channel.close()
+    for front_end in process._front_ends.values():
+        front_end.channel.close()
+    listening.close()
+
+
+def test_a_front_end_that_sends_without_pause_keeps_the_engine_from_nothing() -> None:
+    with turning() as (process, engine, channel, vitals):
+        for ticket in range(5):
+            channel.send(one_arrival(ticket))
+        vitals.clear()
+        process._turn()
+        assert engine.calls == ["add", "step"]
+        assert vitals.fault(time.monotonic()) is None
+        for _ in range(4):
+            process._turn()
+        assert engine.calls == ["add", "step"] * 5
+
+
+def test_what_is_cancelled_in_one_turn_is_looked_for_once() -> None:
+    with turning() as (process, engine, channel, _):
+        for ticket in (7, 8, 9):
+            channel.send(codec.encode_cancel([ticket]))
+        process._turn()
+        assert engine.calls == ["cancel [7, 8, 9]", "step"]

@@ -149,6 +149,21 @@ def test_cancelled_requests_never_run_and_the_rest_keeps_its_offsets() -> None:
     assert [parts(batch) for batch in drain(queue)] == [[(1, 2, 1), (3, 0, 1)], [(3, 1, 1)]]
 
 
+def test_cancelling_looks_only_into_arrivals_that_may_be_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = scheduler(max_tokens=1000)
+    for ticket in range(0, 300, 3):  # each with a ticket before and after a gap
+        queue.add(arrivals_of({ticket + 2: [1], ticket: [1]}, clients=[ticket % 2] * 2))
+    looked, isin = [], np.isin
+    monkeypatch.setattr(np, "isin", lambda *columns: looked.append(0) or isin(*columns))
+    queue.cancel(np.array([1000, 150, 4, 2], np.uint64))  # 4 is in a gap
+    assert len(looked) == 3
+    assert queue.num_sequences == queue.num_tokens == 198
+    left = [ticket for batch in drain(queue) for ticket, _, _ in parts(batch)]
+    assert sorted(left) == [t for t in range(300) if t % 3 != 1 and t not in (2, 150)]
+
+
 def test_cancelling_all_leaves_nothing() -> None:
     queue = scheduler()
     queue.add(arrivals_of({1: [10], 2: [3]}))

@@ -49,7 +49,7 @@ from packhorse.metrics import (
     QUEUED_TOKENS,
     WAITING_CLIENTS,
 )
-from packhorse.request import Completions
+from packhorse.request import Completions, TicketArray
 
 if TYPE_CHECKING:
     from packhorse.engine.engine import Engine
@@ -65,6 +65,13 @@ POLLING_BEAT_SECONDS = 0.01
 NAP_SECONDS = 50e-6
 """Between looks at a GPU that has another batch behind the one that runs. Linux makes 0.1 ms of it,
 and the shortest batch takes 0.3 ms: the GPU does not notice, and a core is free for front ends."""
+
+READ_SECONDS = 0.005
+"""How long one front end is listened to before the others and the device have their turn.
+
+Clients that ask and give up at once keep front ends sending without pause; an engine that listens
+for as long as there is news would run nothing meanwhile, and be taken for dead.
+"""
 
 LEAST_PATIENCE = 4.0
 """Seconds without a finished batch that are no fault; nor are ten of the longest batch so far."""
@@ -111,6 +118,7 @@ class EngineProcess:
         self._failures = 0
         self._device = DeviceGauges(engine, slot)
         self._looks_at_once = str(engine.info.get("device")).startswith("cuda")
+        self._cancelled: list[TicketArray] = []  # in this turn
         self._ended = False
         self._beat(progress=True)
 
@@ -142,6 +150,7 @@ class EngineProcess:
                 self._serve(key.data, events)
             else:
                 key.data()
+        self._cancel()
         was_in_flight = self._engine.in_flight
         finished = self._engine.step()
         launched = self._engine.take_launched()
@@ -195,17 +204,21 @@ class EngineProcess:
             if events & selectors.EVENT_WRITE:
                 channel.flush()
                 self._watch(front_end)
-            while (
-                events & selectors.EVENT_READ
-                and not self._is_suspect
-                and (message := channel.receive()) is not None
-            ):
-                self._take(front_end, message)
+            if events & selectors.EVENT_READ:
+                self._listen(front_end)
         except ChannelClosedError:
             self._hang_up(front_end)
         except ProtocolError as error:
             logger.error("front end %d is cut off: %s", front_end.number, error)
             self._hang_up(front_end)
+
+    def _listen(self, front_end: FrontEnd) -> None:
+        """Take messages, for a moment: what is left makes the selector return at once."""
+        end = time.monotonic() + READ_SECONDS
+        while not self._is_suspect and (message := front_end.channel.receive()) is not None:
+            self._take(front_end, message)
+            if time.monotonic() >= end:
+                return
 
     def _take(self, front_end: FrontEnd, message: Bytes) -> None:
         kind = codec.kind_of(message)
@@ -214,9 +227,15 @@ class EngineProcess:
             front_end.last_ticket = int(arrivals.tickets[-1])
             self._engine.add(numbered(arrivals, front_end.bits))
         elif kind is Kind.CANCEL:
-            self._engine.cancel(codec.decode_cancel(message) | front_end.bits)
+            self._cancelled.append(codec.decode_cancel(message) | front_end.bits)
         else:
             raise ProtocolError(f"{kind.name} is for front ends")
+
+    def _cancel(self) -> None:
+        """Once a turn: looking through what waits takes longer than reading a message."""
+        if self._cancelled:
+            self._engine.cancel(np.concatenate(self._cancelled))
+            self._cancelled.clear()
 
     def _hang_up(self, front_end: FrontEnd) -> None:
         """Forget a front end that is gone, and what it still wanted."""

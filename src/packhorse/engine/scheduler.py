@@ -96,11 +96,16 @@ class Scheduler:
 
     def cancel(self, tickets: TicketArray) -> None:
         """Forget what waits of these requests; what already runs is finished."""
-        for client in list(self._clients.values()):
+        in_order = np.sort(tickets).tolist()
+        for client in self._clients.values():
             for queue in client.queues.values():
                 for _ in range(len(queue)):
                     waiting = queue.popleft()
-                    queue.extend(self._kept(waiting, np.isin(waiting.arrivals.tickets, tickets)))
+                    if waiting.may_have(in_order):
+                        dropped = np.isin(waiting.arrivals.tickets, tickets)
+                        queue.extend(self._kept(waiting, dropped))
+                    else:
+                        queue.append(waiting)
 
     def _round(self, room: _Room, parts: list[Batch], now: float) -> bool:
         """One turn of every client; whether another round could add anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 
@@ -16,9 +17,11 @@ class Waiting:
     """Neighbouring requests of one arrival, of one client and priority, and what of them has left.
 
     first, last  the first of the requests, and the one after the last, in the arrival's columns
+    earliest     deadline of any of them
+    tickets      the smallest and the largest of theirs
     """
 
-    __slots__ = ("arrivals", "bounds", "earliest", "first", "last", "stop", "taken")
+    __slots__ = ("arrivals", "bounds", "earliest", "first", "last", "stop", "taken", "tickets")
 
     def __init__(
         self, arrivals: Arrivals, bounds: NDArray[np.int64], first: int, last: int
@@ -28,10 +31,19 @@ class Waiting:
         self.first, self.last = first, last
         self.taken = int(bounds[first])
         self.stop = int(bounds[last])
-        deadlines = arrivals.deadlines
-        self.earliest = float(
-            deadlines[first] if last == first + 1 else deadlines[first:last].min()
-        )
+        deadlines, tickets = arrivals.deadlines, arrivals.tickets
+        if last == first + 1:
+            self.earliest = float(deadlines[first])
+            self.tickets = (int(tickets[first]),) * 2
+        else:
+            self.earliest = float(deadlines[first:last].min())
+            self.tickets = int(tickets[first:last].min()), int(tickets[first:last].max())
+
+    def may_have(self, tickets: list[int]) -> bool:
+        """Whether any of these, in order, may be among its own: mostly none is."""
+        smallest, largest = self.tickets
+        at = bisect_left(tickets, smallest)
+        return at < len(tickets) and tickets[at] <= largest
 
     @property
     def num_sequences(self) -> int:

@@ -41,9 +41,14 @@ _GZIPPED = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
 
 
 class Connection(HttpToolsProtocol):
-    """One client's connection. ``pending`` is the request that it waits for, if any."""
+    """One client's connection.
+
+    pending  the request that it waits for, if any
+    asking   the cycle of that request; ``cycle`` is that of the last one, where they are pipelined
+    """
 
     pending: Pending | None = None
+    asking: RequestResponseCycle | None = None
     is_one_too_many = False  # set by the acceptor: every request is refused
     _in_headers = False
     _header_bytes = 0
@@ -92,9 +97,20 @@ class Connection(HttpToolsProtocol):
             if self._header_chunks > HEADER_LIMIT and not self.transport.is_closing():
                 self._refuse(431, _TOO_LARGE)
 
+    def eof_received(self) -> None:
+        """The client hung up; ``connection_lost`` follows, a turn of the loop later.
+
+        What was asked in the same breath is tokenised in between, so it is abandoned now.
+        """
+        self._abandon()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self.pending is not None:
+        self._abandon()
+
+    def _abandon(self) -> None:
+        if self.pending is not None and self.asking is not None:
+            self.asking.disconnected = True
             self.pending.abandon(ClientGoneError())
 
     def resume_writing(self) -> None:
@@ -180,7 +196,7 @@ class Exchange:
 
     def wait_for(self, pending: Pending | None) -> None:
         """Abandon this request if the client hangs up; None when it need not be any more."""
-        self._connection.pending = pending
+        self._connection.pending, self._connection.asking = pending, self._cycle
         if pending is not None:
             self.pending = pending
 
