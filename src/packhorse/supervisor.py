@@ -1,6 +1,6 @@
 """Starts the processes of a server, replaces those that die, and ends them all.
 
-    bind     the port first: if it is taken, nothing has been loaded yet
+    bind     the port comes bound: if it is taken, nothing has been imported yet
     start    engines and front ends at once; front ends answer /health with 503 meanwhile
     watch    a child's status pipe says that it is ready, and by its end that it is dead
     reload   a new generation starts beside the old one, which finishes once the new one is ready
@@ -37,7 +37,7 @@ from packhorse.hardware import detect
 from packhorse.launch import CLEARED, SETUP_FAILED, SLOT_WORDS, name_process
 from packhorse.metrics import READY, RELOADS, RESTARTS, clear_gauges
 from packhorse.reloading import Reloading
-from packhorse.server.listen import bound, url_of
+from packhorse.server.listen import url_of
 from packhorse.tracing import check_installed
 
 logger = logging.getLogger(__name__)
@@ -56,11 +56,13 @@ FAILED = 1
 """Exit status when a child dies faster than it can be replaced."""
 
 
-def run(config: Config) -> int:
+def run(config: Config, http: socket.socket) -> int:
     """Serve until SIGTERM or SIGINT, and load the model again at SIGHUP; returns the exit status.
 
+    ``http`` is bound, and nobody listens on it yet.
+
     Raises SetupError for what is found out before any process is started: a
-    wrong setting, a port that is taken, a model that cannot be had.
+    wrong setting, a model that cannot be had.
     """
     if sys.platform != "linux":
         raise ConfigError("serving needs Linux; the library and the other commands do not")
@@ -68,13 +70,12 @@ def run(config: Config) -> int:
     config = _resolved(config)
     if config.server.otlp_endpoint is not None:
         check_installed()
-    with bound(config) as http:
-        checkpoint = configured_checkpoint(config)
-        logger.info("settings: %s", as_dict(config))
-        _raise_file_limit()
-        supervisor = Supervisor(config, checkpoint, http)
-        with _signals_to(supervisor):
-            return supervisor.run()
+    checkpoint = configured_checkpoint(config)
+    logger.info("settings: %s", as_dict(config))
+    _raise_file_limit()
+    supervisor = Supervisor(config, checkpoint, http)
+    with _signals_to(supervisor):
+        return supervisor.run()
 
 
 def _resolved(config: Config) -> Config:

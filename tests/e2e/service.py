@@ -29,11 +29,11 @@ FAKE_RUNNER = Path(__file__).parent / "fake_runner"
 
 _SERVE = """
 import sys
-from packhorse import supervisor
 from packhorse.config import load_config
 from packhorse.errors import SetupError
+from packhorse.tools.serve import serve
 try:
-    status = supervisor.run(load_config(dict(word.split("=", 1) for word in sys.argv[1:]), {}))
+    status = serve(load_config(dict(word.split("=", 1) for word in sys.argv[1:]), {}))
 except SetupError as error:
     sys.exit(f"packhorse: error: {error}")
 sys.exit(status)
