@@ -34,7 +34,8 @@ class Waiting:
         deadlines, tickets = arrivals.deadlines, arrivals.tickets
         if last == first + 1:
             self.earliest = float(deadlines[first])
-            self.tickets = (int(tickets[first]),) * 2
+            only = int(tickets[first])
+            self.tickets = only, only
         else:
             self.earliest = float(deadlines[first:last].min())
             self.tickets = int(tickets[first:last].min()), int(tickets[first:last].max())
