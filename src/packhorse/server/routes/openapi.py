@@ -69,11 +69,10 @@ def document() -> dict[str, Any]:
     }
 
 
-def body_of(kind: type[ModelRoute]) -> type:
+def body_of(kind: type[ModelRoute]) -> Any:
     """The class that a route's body is read into."""
     decoder: msgspec.json.Decoder[Any] = vars(kind)["_decoder"]
-    made: type = decoder.type
-    return made
+    return decoder.type
 
 
 def error_of(kind: type[ModelRoute]) -> type:
