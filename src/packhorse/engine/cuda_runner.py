@@ -263,6 +263,8 @@ class CudaRunner:
             buffers = DeviceBuffers.allocate(
                 self._counted, max_tokens, self.max_sequences, self._device
             )
+            # Weights and zeros were written on the stream of whoever loads, which ours knows not of.
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
             if not graphs:
                 return buffers, None
             captured = ForwardGraphs(self._counted, self._kernels, buffers, self._stream)
