@@ -263,7 +263,7 @@ class CudaRunner:
             buffers = DeviceBuffers.allocate(
                 self._counted, max_tokens, self.max_sequences, self._device
             )
-            # Weights and zeros were written on the stream of whoever loads, which ours knows not of.
+            # Weights and zeros were written on the loader's stream, which ours does not wait for.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             if not graphs:
                 return buffers, None
