@@ -233,9 +233,13 @@ class FrontEnd:
 
 
 async def _every(seconds: float, action: Callable[[], None]) -> None:
+    """Again and again, also after it failed: the heart must not stop for one fault."""
     while True:
         await asyncio.sleep(seconds)
-        action()
+        try:
+            action()
+        except Exception as error:
+            logger.error("%s failed: %s", action.__name__, logs.describe(error))
 
 
 def _sharing(config: Config, slot: memoryview[float]) -> Sharing | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from packhorse.request import Answer, Sequences
 from packhorse.sentence import SentenceModules
+from packhorse.server.matrices import rows_as_json
 from packhorse.server.model_route import (
     Asking,
     ModelRoute,
@@ -125,13 +126,12 @@ class Embed(EmbeddingRoute):
             truncate=request.truncate,
             direction=request.truncation_direction,
         )
-        return encode_json(
-            finished(
-                answer.values,
-                normalize=request.normalize or self.sentence.normalizes,
-                dimensions=request.dimensions,
-            ).tolist()
+        vectors = finished(
+            answer.values,
+            normalize=request.normalize or self.sentence.normalizes,
+            dimensions=request.dimensions,
         )
+        return encode_json(await rows_as_json(list(vectors)))
 
 
 class EmbedAll(EmbeddingRoute):
@@ -153,7 +153,7 @@ class EmbedAll(EmbeddingRoute):
         )
         assert answer.row_counts is not None
         rows = np.split(answer.values, np.cumsum(answer.row_counts)[:-1])
-        return encode_json([each.tolist() for each in rows])
+        return encode_json(await rows_as_json(rows))
 
 
 class Similarity(EmbeddingRoute):

@@ -17,6 +17,7 @@ from packhorse.errors import (
     TaskError,
     UnauthorizedError,
 )
+from packhorse.server.matrices import rows_as_json
 from packhorse.server.model_route import Asking, ModelRoute, encode_json
 from packhorse.server.routes.embed import EmbeddingRoute
 from packhorse.server.schemas import TextsOrIds, texts_or_ids
@@ -69,7 +70,7 @@ class Embeddings(OpenAIRoute, EmbeddingRoute):
         shown: list[Any] = (
             [base64.b64encode(row).decode() for row in vectors.astype("<f4")]
             if request.encoding_format == "base64"
-            else vectors.tolist()
+            else await rows_as_json(list(vectors))
         )
         assert asking.pending is not None
         return encode_json(
