@@ -56,7 +56,7 @@ def environment_of(kind: Kind) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A process that has not been told what it is for; ``lent_fd`` is its own end of the pipe."""
 
     process: subprocess.Popen[bytes]
@@ -79,7 +79,8 @@ class Child:
     was_stuck      whether it was killed for such a fault
     """
 
-    def __init__(self, kind: Kind, launch: Launch) -> None:
+    def __init__(self, kind: Kind, launch: Launch, standbys: list[Place] | None = None) -> None:
+        """``standbys`` is shared by children that any of its processes can stand in for."""
         self.kind = kind
         self.launch = launch
         self.process: subprocess.Popen[bytes] | None = None
@@ -89,7 +90,7 @@ class Child:
         self.faulty_since: float | None = None
         self.was_stuck = False
         self._status_fd = -1
-        self._standby: _Place | None = None
+        self._standbys = [] if standbys is None else standbys  # one at most
         self._deaths = 0
 
     def __str__(self) -> str:
@@ -108,35 +109,34 @@ class Child:
             tell(self.process.stdin, self.launch.reporting_to(place.lent_fd))
 
     def is_due_for_standby(self, now: float) -> bool:
-        """Whether an engine has served long enough for another to be prepared beside it."""
+        """Whether it has served long enough for another to be prepared beside it."""
         return (
-            self.kind is Kind.ENGINE
-            and self._standby is None
+            not self._standbys
             and self.ready_since is not None
             and now - self.ready_since >= STEADY_SECONDS
         )
 
     def prepare(self) -> None:
         """Have a process stand by for the next start, with its libraries imported."""
-        if self._standby is None:
-            self._standby = self._spawn(STANDBY)
+        if not self._standbys:
+            self._standbys.append(self._spawn(STANDBY))
 
     def dismiss(self) -> None:
         """End the process that stands by, if one does."""
-        standby, self._standby = self._standby, None
-        if standby is not None:
+        while self._standbys:
+            standby = self._standbys.pop()
             standby.process.kill()
             standby.process.wait()
             standby.close()
 
-    def _take_standby(self) -> _Place | None:
-        standby, self._standby = self._standby, None
+    def _take_standby(self) -> Place | None:
+        standby = self._standbys.pop() if self._standbys else None
         if standby is not None and standby.process.poll() is not None:  # killed meanwhile
             standby.close()
             return None
         return standby
 
-    def _spawn(self, *arguments: str) -> _Place:
+    def _spawn(self, *arguments: str) -> Place:
         """A process that waits for its launch document; its status pipe is new."""
         status_fd, lent = os.pipe()
         os.set_blocking(status_fd, False)
@@ -150,7 +150,7 @@ class Child:
             process_group=0,  # Ctrl-C is for the supervisor, which then ends its children in order
         )
         os.close(lent)
-        return _Place(process, status_fd, lent)
+        return Place(process, status_fd, lent)
 
     def news(self) -> list[str] | None:
         """Lines that the process reported, or None when it is dead."""

@@ -48,7 +48,7 @@ OPTIMISATIONS = {
     "allocator": "memory that was freed is kept in the process (CPU, glibc)",
     "fast-tokenizer": "nanotoken or gigatoken in place of tokenizers",
     "overlap": "texts are tokenised and batches formed while the device works",
-    "standby": "a process waits to take a dead engine's place (server)",
+    "standby": "processes wait to take a dead one's place (server)",
     "dedup": "equal texts in flight are computed once (server)",
 }
 """What can be switched off by name, so that anyone can measure what it brings."""
@@ -134,7 +134,8 @@ class EngineOptions:
     )
     standby: bool = option(
         True,
-        "Keep a process that has imported PyTorch, to replace a dead engine sooner (server).",
+        "Keep processes with libraries imported, to replace a dead engine or front end sooner "
+        "(server).",
         boolean,
     )
     without: tuple[str, ...] = option(

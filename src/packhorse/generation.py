@@ -17,7 +17,7 @@ from packhorse.channel.board import Board
 from packhorse.channel.journal import Journal, on_device
 from packhorse.channel.listener import address_of, listen
 from packhorse.checkpoint import Checkpoint
-from packhorse.child import Child, Kind
+from packhorse.child import Child, Kind, Place
 from packhorse.config import Config
 from packhorse.launch import Launch
 from packhorse.suspects import Suspects
@@ -72,8 +72,10 @@ class Generation:
             )
             for index, device in enumerate(devices)
         ]
+        standbys: list[Place] = []
         self.front_ends = [
-            Child(Kind.FRONT_END, common.for_front_end(index)) for index in range(front_ends)
+            Child(Kind.FRONT_END, common.for_front_end(index), standbys)
+            for index in range(front_ends)
         ]
         self.children = [*self.engines, *self.front_ends]
 
@@ -90,10 +92,17 @@ class Generation:
     def retire(self, end_by: float) -> None:
         """Have front ends take no connection more and finish with those that they have."""
         self.end_by = end_by
-        for child in self.engines:
-            child.dismiss()
+        self.dismiss()
         for child in self.front_ends:
             child.signal(signal.SIGUSR1)
+
+    def dismiss(self) -> None:
+        """End what stands by: no place will be taken any more.
+
+        A front end that stands by also keeps the HTTP socket open.
+        """
+        for child in self.children:
+            child.dismiss()
 
     def kill(self, end_by: float) -> None:
         """End it now: what it was to serve is served by another."""
@@ -122,6 +131,6 @@ class Generation:
         """Give back what is not the children's."""
         for listener in self._listeners:
             listener.close()
+        self.dismiss()
         for engine in self.engines:
-            engine.dismiss()
             os.close(engine.launch.journal_fd)

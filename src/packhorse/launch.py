@@ -29,7 +29,7 @@ from packhorse.errors import SetupError
 from packhorse.metrics import words
 
 STANDBY = "--standby"
-"""Argument of an engine that imports its libraries before it is told what it is for."""
+"""Argument of a child that imports its libraries before it is told what it is for."""
 
 CLEARED = "cleared"
 """Reported with the fingerprint of a suspect that ran alone and did no harm."""

@@ -303,6 +303,7 @@ class Supervisor:
         self._end_by = time.monotonic() + DRAIN_SECONDS
         self._http.close()  # front ends close theirs: from then on connections are refused
         for generation in self._generations:
+            generation.dismiss()
             for child in generation.front_ends:
                 child.signal(signal.SIGTERM)
 

@@ -15,6 +15,7 @@ from tests.e2e.test_signals_under_load import Client, finish
 
 READY_SECONDS = 3.0
 RESTARTS = 'packhorse_restarts_total{{child="{}"}}'
+READY = 'packhorse_ready_processes{child="front_end"}'
 
 
 def abstract_sockets() -> set[str]:
@@ -77,7 +78,7 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
             os.kill(victim, signal.SIGKILL)
             until(lambda: ended(victim) and len(server.children()) == 3)
             replaced = time.monotonic()  # the next has been started
-            until(lambda: server.metric('packhorse_ready_processes{child="front_end"}') == 2)
+            until(lambda: server.metric(READY) == 2)
             time.sleep(0.3)
         finally:
             finish(clients)
@@ -104,4 +105,21 @@ def test_the_process_that_stands_by_takes_a_dead_engines_place_and_is_replaced_i
         os.kill(server.child("engine 0"), signal.SIGKILL)
         until(lambda: server.metric(RESTARTS.format("engine")) == 2 and status_of(server) == 200)
         children += server.children()
+    assert all(map(ended, children))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("index", [0, 1])
+def test_one_process_stands_by_for_all_front_ends_and_ends_with_the_server(index: int) -> None:
+    with service(fake_device=True, front_ends=2, standby="on") as server:
+        until(lambda: len(server.children("standby of the front ends")) == 1)
+        standby = server.child("standby of the front ends")
+        os.kill(server.child(f"front end {index}"), signal.SIGKILL)
+        until(lambda: server.children(f"front end {index}") == [standby])
+        until(lambda: server.metric(READY) == 2)
+        assert server.predict("word").status_code == 200
+        until(lambda: len(server.children("standby of the front ends")) == 1)
+        children = server.children()
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
     assert all(map(ended, children))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from packhorse.engine.batch import Batch
 from packhorse.engine.cost_model import CostModel
@@ -155,8 +156,14 @@ def test_cancelling_looks_only_into_arrivals_that_may_be_meant(
     queue = scheduler(max_tokens=1000)
     for ticket in range(0, 300, 3):  # each with a ticket before and after a gap
         queue.add(arrivals_of({ticket + 2: [1], ticket: [1]}, clients=[ticket % 2] * 2))
-    looked, isin = [], np.isin
-    monkeypatch.setattr(np, "isin", lambda *columns: looked.append(0) or isin(*columns))
+    looked: list[NDArray[np.uint64]] = []
+    isin = np.isin
+
+    def noted(found: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        looked.append(found)
+        return isin(found, wanted)
+
+    monkeypatch.setattr(np, "isin", noted)
     queue.cancel(np.array([1000, 150, 4, 2], np.uint64))  # 4 is in a gap
     assert len(looked) == 3
     assert queue.num_sequences == queue.num_tokens == 198

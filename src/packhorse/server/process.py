@@ -23,7 +23,7 @@ from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config, tokenizer_choice
 from packhorse.errors import ConfigError, SetupError
-from packhorse.launch import Launch, complain, learn, name_process
+from packhorse.launch import STANDBY, Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
 from packhorse.server.admission import Admission
 from packhorse.server.app import App
@@ -289,6 +289,8 @@ async def _serve(
 
 def main() -> int:
     """Load the tokenizer, serve. The exit status tells the supervisor what went wrong."""
+    if STANDBY in sys.argv[1:]:
+        name_process("standby of the front ends")
     launch = learn()
     name_process(f"front end {launch.index}")
     server = launch.config.server
