@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-full check fmt bench demo-accuracy clean
+.PHONY: serve test test-full check fmt bench docs demo-accuracy clean
 
 serve: $(VENV)/.serve
 	$(BIN)/packhorse serve
@@ -28,6 +28,9 @@ fmt: $(VENV)/.check
 bench: $(VENV)/.test
 	$(BIN)/packhorse bench ladder
 
+docs: $(VENV)/.docs
+	$(BIN)/python scripts/docs_site.py
+
 demo-accuracy: $(VENV)/.serve
 	$(BIN)/python -m packhorse.tools.demo
 
@@ -45,5 +48,9 @@ $(VENV)/.check: $(VENV)/.test
 	$(BIN)/pip install --quiet --editable '.[test,check]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.serve
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist test-results
+	rm -rf $(VENV) build dist site test-results

@@ -27,6 +27,7 @@ import pytest
 from packhorse import cli, metrics
 from packhorse.channel.board import Board
 from packhorse.config import default_of, flag_of, load_config, options, variables_of
+from packhorse.errors import SERVED_ERRORS
 from packhorse.tools.bench.units import digits
 from packhorse.tools.option_flags import read_settings
 
@@ -43,6 +44,8 @@ TRANSLATED = [
         for name in (
             *("library", "server", "security", "metrics", "command-line", "benchmarks"),
             *("exactness", "tasks", "tuning-lab"),
+            *("index", "quick-start", "concepts", "tuning", "deployment", "moving-from-tei"),
+            *("errors", "adding-a-family"),
         )
     ),
 ]
@@ -278,7 +281,7 @@ def test_a_command_exists(line: str, monkeypatch: pytest.MonkeyPatch, samples: P
         monkeypatch.chdir(samples)
         _parse(words[1 : words.index("<")] if "<" in words else words[1:], monkeypatch)
     else:
-        assert words[0] in ("curl", "python", "git", "cd", "kill"), line
+        assert words[0] in ("curl", "python", "git", "cd", "kill", "docker"), line
 
 
 def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,6 +440,43 @@ def test_the_metrics_are_those_that_a_server_shows() -> None:
     assert types[1:] == [(row[0].strip("`"), row[1]) for row in metric_rows()]
 
 
+ERRORS = "<!-- errors: written by python tests/house/test_docs.py -->\n"
+
+
+def error_rows() -> list[tuple[str, ...]]:
+    """Status, error_type, class and meaning of every error that a client can get."""
+    return [
+        (
+            str(error.status),
+            f"`{error.error_type}`",
+            f"`{error.__name__}`",
+            (error.__doc__ or "").partition("\n")[0],
+        )
+        for error in sorted(SERVED_ERRORS.values(), key=lambda error: (error.status, error.code))
+    ]
+
+
+def test_the_errors_are_those_of_the_code() -> None:
+    rows = _rows_after(ERRORS, "docs/errors.md")
+    chinese = _rows_after(ERRORS, "docs/zh-CN/errors.md")
+    assert [row[:4] for row in rows] == error_rows()
+    assert [row[:3] for row in chinese] == [row[:3] for row in error_rows()]
+    assert all(row[-1] for row in rows + chinese)  # what to do is written by hand
+
+
+def test_the_site_has_every_page() -> None:
+    named = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(named) == sorted(pages)
+
+
+def test_a_metric_that_is_named_exists() -> None:
+    known = {family.name for family in metrics.families()} | {"packhorse_info"}
+    for page in PAGES:
+        for name in re.findall(r"`(packhorse_\w+)`", page.read_text(encoding="utf-8")):
+            assert name in known, f"{page.relative_to(ROOT)}: {name}"
+
+
 FIGURE = re.compile(r"(<!-- figure: (\S+\.json) (\S+)( %)? -->)(.*?)(<!-- end -->)")
 """A number from a file of benchmarks/results, by its path there; %: as a percentage."""
 
@@ -476,6 +516,13 @@ def write_generated() -> None:
     table, _, rest = after.partition("\n\n")
     lines = [*table.splitlines()[:2], *("| " + " | ".join(row) + " |" for row in metric_rows())]
     page.write_text(before + METRICS + "\n".join(lines) + "\n\n" + rest, encoding="utf-8")
+    page = ROOT / "docs/errors.md"
+    before, _, after = page.read_text(encoding="utf-8").partition(ERRORS)
+    table, _, rest = after.partition("\n\n")
+    advice = {row[2]: row[-1] for row in _rows_after(ERRORS, "docs/errors.md")}
+    errors = [(*row, advice.get(row[2], "")) for row in error_rows()]
+    lines = [*table.splitlines()[:2], *("| " + " | ".join(row) + " |" for row in errors)]
+    page.write_text(before + ERRORS + "\n".join(lines) + "\n\n" + rest, encoding="utf-8")
     for each in PAGES:
         text = each.read_text(encoding="utf-8")
         filled = FIGURE.sub(lambda m: m[1] + figure(m[2], m[3], m[4]) + m[6], text)
