@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from packhorse.checkpoint import Architecture
+from packhorse.engine.cpu_buckets import with_tail
 from packhorse.engine.cpu_streams import Streams
 from packhorse.engine.model_runner import checked_output
 from packhorse.models.backend import Layout, Run
@@ -170,11 +171,15 @@ class CpuRunner:
         return checked_output(values, None, time.perf_counter() - started)
 
     def _forward(self, batch: Sequences, *, token_level: bool) -> Float32Array:
-        input_ids, layout = packed_layout(batch, self._architecture)
+        whole = token_level or self._model.head.is_token_level
+        rows = batch.num_tokens if whole else len(batch)
+        architecture = self._architecture
+        padded = with_tail(batch, architecture.pad_token_id, architecture.first_position)
+        input_ids, layout = packed_layout(padded, architecture)
         values: Float32Array = self._model.forward(
             input_ids, layout, token_level=token_level
         ).numpy()
-        return values
+        return values[:rows]
 
 
 def pieces_of(batch: Sequences, streams: int) -> list[Sequences]:
