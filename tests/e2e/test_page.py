@@ -145,6 +145,49 @@ def test_numbers_move_under_load(browser: Browser, demo: Service) -> None:
         assert page.inner_text("#memory").endswith(("MB", "GB"))
 
 
+def gpu_stats(second: int, since: int) -> dict[str, Any]:
+    """What a GPU server would say after so many seconds of even load since its start."""
+    passed = second - since
+    grown = {"requests": 10, "sequences": 100, "tokens": 2000, "batches": 5}
+    grown |= {"batch_sequences": 100, "batch_tokens": 2000, "padding_tokens": 500}
+    model = {"name": "m", "task": "classify", "version": "1", "device": "cuda", "fault": None}
+    model |= {"dtype": "float16", "tokenizer": "nanotoken", "max_input_length": 512}
+    return {
+        "time": float(second),
+        "model": model | {"max_batch_tokens": 4000, "max_batch_requests": 512},
+        "counters": {name: each * passed for name, each in grown.items()},
+        "gauges": {"connections": 3, "inputs_in_flight": 7, "queued_sequences": 5},
+        "latency": {"bounds_seconds": [0.001, 0.002, 0.004], "counts": [0, 0, 10 * passed, 0]},
+        "memory_bytes": {"used": 35e9, "total": 140e9, "reserved": 1e9, "process": 1e9},
+    }
+
+
+def test_the_numbers_are_those_of_the_server(browser: Browser, demo: Service) -> None:
+    asked = 0
+
+    def answer(route: Any) -> None:
+        nonlocal asked
+        asked += 1
+        route.fulfill(json=gpu_stats(asked, since=0 if asked < 6 else 5))  # then it starts anew
+
+    with opened(browser, demo.url) as page:
+        page.route("**/stats", answer)
+        page.reload()
+        page.wait_for_function("() => document.getElementById('texts-total').textContent === '400'")
+        shown = {id: page.inner_text(f"#{id}") for id in ("texts-rate", "requests-rate", "p50")}
+        assert shown == {"texts-rate": "100", "requests-rate": "10", "p50": "3.00 ms"}
+        assert page.inner_text("#p99") == "3.98 ms"
+        assert page.inner_text("#batch-texts") == "20.0"
+        assert page.inner_text("#fill-text") == "400 tokens each, 10% of the largest batch"
+        assert page.inner_text("#padding") == "20%"
+        assert page.inner_text("#queued") == "5"
+        assert page.inner_text("#memory") == "35.0 GB"
+        assert page.inner_text("#memory-text") == "of 140.0 GB on the GPU"
+        page.wait_for_function("() => document.getElementById('texts-total').textContent === '100'")
+        assert page.inner_text("#texts-rate") == "–"  # nothing to compare with, nothing negative
+        page.wait_for_function("() => document.getElementById('texts-rate').textContent === '100'")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("locale", "width"), [("en-US", 1280), ("zh-CN", 390)])
 def test_axe_finds_no_serious_fault(
@@ -156,7 +199,7 @@ def test_axe_finds_no_serious_fault(
         wait_until_ready(page)
         page.click("#send")
         page.wait_for_selector("#result .bars")
-        page.wait_for_function("document.getElementById('p50').textContent !== '–'")
+        page.wait_for_function("() => document.getElementById('p50').textContent !== '–'")
         page.click("#command-box summary")
         page.click("#key-box summary")
         page.wait_for_timeout(500)  # bars grow for 0.3 s
