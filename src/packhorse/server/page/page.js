@@ -214,7 +214,7 @@
 
   function showBatch(batches, sequences, tokens, padding) {
     const most = state.model.max_batch_tokens, share = most ? tokens / batches / most : 0;
-    at("batch-texts").textContent = number(sequences / batches, 1);
+    at("batch-texts").textContent = number(sequences / batches, sequences / batches < 100 ? 1 : 0);
     at("fill-text").textContent = words().fill(number(tokens / batches), share ? percent(share) : "");
     at("fill-bar").style.width = `${Math.min(share, 1) * 100}%`;
     const filler = padding / (padding + tokens || 1);
