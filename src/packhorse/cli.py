@@ -1,4 +1,4 @@
-"""The command line: ``packhorse serve``, ``classify``, ``bench``, ``doctor``, ``info``.
+"""The command line: ``packhorse serve``, ``classify``, ``bench``, ``doctor`` and the others.
 
 Exit codes: 0 done; 1 what was asked for failed; 2 it could not begin, or was
 asked for wrongly; 130 interrupted (Ctrl-C); 141 the reader of the output went
@@ -51,6 +51,8 @@ COMMANDS = (
     Command("classify", "label every row of a file", "packhorse.tools.classify_file"),
     Command("bench", "measure speed, rung by rung", "packhorse.tools.bench"),
     Command("doctor", "find what is slow, and what it costs", "packhorse.tools.doctor"),
+    Command("profile", "show where a forward pass spends its time", "packhorse.tools.profiler"),
+    Command("tune", "find settings for a latency or throughput target", "packhorse.tools.tune"),
     Command("info", "show this machine and a model", "packhorse.tools.info"),
 )
 

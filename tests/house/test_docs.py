@@ -113,7 +113,9 @@ def unique(language: str) -> list[Block]:
 
 SHELL = {line: block for block in reversed(unique("bash")) for line in block.commands}
 IN_ONE_PROCESS = [
-    line for line in SHELL if re.match(r"packhorse (classify|info)|python examples/", line)
+    line
+    for line in SHELL
+    if re.match(r"packhorse (classify|info|doctor|profile)|python examples/", line)
 ]
 
 ASKING = ROOT / "examples/request.py"
@@ -286,7 +288,7 @@ def test_a_command_exists(line: str, monkeypatch: pytest.MonkeyPatch, samples: P
 
 def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for command in cli.COMMANDS:
-        has_settings = command.name in ("serve", "classify", "info")
+        has_settings = command.name not in ("bench",)
 
         def run(arguments: argparse.Namespace, has_settings: bool = has_settings) -> int:
             if has_settings:

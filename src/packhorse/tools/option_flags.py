@@ -52,6 +52,14 @@ def read_settings(arguments: argparse.Namespace) -> Config:
 
     Raises ConfigError for a value that is not accepted, and for two different models.
     """
+    return load_config(given_settings(arguments), file=arguments.config)
+
+
+def given_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    """The flags alone, by the names of their settings, as text.
+
+    Raises ConfigError for two different models.
+    """
     given = {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()
@@ -61,7 +69,7 @@ def read_settings(arguments: argparse.Namespace) -> Config:
     positional = getattr(arguments, "model", None)
     if positional is not None and given.setdefault("model_id", positional) != positional:
         raise ConfigError(f"both {positional} and --model-id {given['model_id']} were given")
-    return load_config(given, file=arguments.config)
+    return given
 
 
 def _add_flag(group: argparse._ArgumentGroup, setting: Field[Any]) -> None:

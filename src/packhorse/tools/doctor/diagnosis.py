@@ -32,6 +32,22 @@ def _head(examination: Examination) -> str:
             f"{seen['forward_passes']} forward passes of {seen['module']} on {seen['device']} in "
             f"{seen['dtype']}, {digits(seen['texts_a_pass'])} texts a pass"
         )
+    if "tokenizing_texts_per_second" in seen:
+        elsewhere = seen["padding_without_packing"]
+        lines += [
+            f"{seen['device_name']} in {seen['dtype']}, {seen['kernels']}, {seen['cores']} cores",
+            f"tokenizing ({seen['tokenizer']}) {digits(seen['tokenizing_texts_per_second'])} "
+            f"texts/s, computing {digits(seen['computing_texts_per_second'])} texts/s",
+            f"padding that packing spares: {elsewhere['to_128']:.0%} at 128 tokens, "
+            f"{elsewhere['batches_of_32']:.0%} in batches of 32",
+        ]
+    if "launch_us" in seen:
+        lines.append(
+            f"copies {digits(seen['pinned_to_device_bytes_per_second'] / 1e9)} GB/s from pinned, "
+            f"{digits(seen['pageable_to_device_bytes_per_second'] / 1e9)} GB/s from pageable "
+            f"memory; a launch {digits(seen['launch_us'])} µs, a blocking copy back "
+            f"{digits(seen['blocking_copy_us'])} µs"
+        )
     return "\n".join(lines)
 
 

@@ -17,6 +17,9 @@ IDS = {
     "memory-growth": "memory that grows from call to call",
     "threads": "more computing threads than cores",
     "slow-tokenizer": "more time for tokenizing than a model deserves",
+    "throttling": "the container's quota of cores is used up before its period ends",
+    "busy-machine": "other programs take the cores",
+    "numa": "cores of several memory nodes",
 }
 """Every finding there is, and what it is."""
 

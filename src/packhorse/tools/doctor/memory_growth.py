@@ -21,6 +21,9 @@ from packhorse.tools.doctor.findings import Finding
 CALLS = 6
 """Equal calls. What grows at every one of the last five is no cache that fills up."""
 
+PYTHON_CALLS = 8
+"""Likewise, for objects other than tensors."""
+
 FRAMES = 25
 PYTHON_BYTES = 1024
 """Bytes a call under which growth of other objects than tensors is not told: counters, logs."""
@@ -139,36 +142,43 @@ def _on_gpu() -> int:
 
 
 def _python_growth(call: Callable[[], None]) -> Finding | None:
-    """Objects other than tensors: lists, strings, NumPy arrays."""
+    """Objects other than tensors: lists, strings, NumPy arrays.
+
+    Counted is the least that any step brought: what waits for the garbage
+    collector grows for some calls, and then does not.
+    """
     tracemalloc.start(FRAMES)
     try:
         steps = []
-        for _ in range(4):
+        for _ in range(PYTHON_CALLS):
             call()
             gc.collect()
             steps.append(_traced())
     finally:
         tracemalloc.stop()
-    growth = {
-        site: (size - steps[0][site]) / (len(steps) - 1)
-        for site, size in steps[-1].items()
-        if _grows([step[site] for step in steps])
-    }
+    growth = {site: _least_step([step[site] for step in steps]) for site in steps[-1]}
     worst = max(growth, key=lambda site: growth[site], default=None)
     if worst is None or growth[worst] < PYTHON_BYTES:
         return None
     return _finding(growth[worst], "objects", worst)
 
 
+def _least_step(sizes: list[int]) -> int:
+    """The smallest growth from one call to the next; the first may fill what is kept once."""
+    return min(later - earlier for earlier, later in pairwise(sizes[1:]))
+
+
 def _traced() -> Counter[Site]:
     """Bytes by stack, innermost line first."""
     counted: Counter[Site] = Counter()
     for statistic in tracemalloc.take_snapshot().statistics("traceback"):
-        frames = [frame for frame in reversed(statistic.traceback) if frame.filename[:1] != "<"]
-        if any("/packhorse/tools/doctor/memory_growth" in f.filename for f in frames[:1]):
-            continue
-        lines = tuple(f"{_short(frame.filename)}:{frame.lineno}" for frame in frames)
-        counted[lines] += statistic.size
+        lines = tuple(
+            f"{_short(frame.filename)}:{frame.lineno}"
+            for frame in reversed(statistic.traceback)
+            if frame.filename[:1] != "<" and "/packhorse/tools/doctor/" not in frame.filename
+        )
+        if lines:
+            counted[lines] += statistic.size
     return counted
 
 
