@@ -126,6 +126,7 @@ def test_this_engine_has_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.findings, diagnosis(found)
 
 
+@pytest.mark.long
 def test_a_program_of_its_own_is_examined_in_a_process_of_its_own(tmp_path: Path) -> None:
     script = SCRIPTS / "single_texts.py"
     command = [sys.executable, "-m", "packhorse.cli", "doctor", "--json", "--seconds", "0.1"]
@@ -171,8 +172,8 @@ def test_texts_are_the_users_own_lines_spread_over_the_file(tmp_path: Path) -> N
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"text {i}\n\n" for i in range(640)))
     assert sample_texts(file) == [f"text {10 * i}" for i in range(64)]
-    file.write_text("one\ntwo\n")
-    with pytest.raises(ConfigError, match="has 2 texts"):
+    file.write_text("one\n")
+    with pytest.raises(ConfigError, match="has 1 texts"):
         sample_texts(file)
     assert len(set(our_texts())) == 64
 

@@ -125,7 +125,7 @@ def _site(what: str) -> Site:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and len(lines) < FRAMES:
         name = frame.f_code.co_filename
-        if "/torch/" not in name and "/packhorse/tools/doctor/" not in name and name[:1] != "<":
+        if "/torch/" not in name and not _is_ours(name) and name[:1] != "<":
             lines.append(f"{_short(name)}:{frame.f_lineno} in {frame.f_code.co_name}")
         frame = frame.f_back
     return tuple(lines)
@@ -135,6 +135,11 @@ def _short(name: str) -> str:
     """A file's name; of a library's file its path within the library."""
     _, inside, rest = name.rpartition("/site-packages/")
     return rest if inside else Path(name).name
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file is one of the doctor's own."""
+    return "/packhorse/tools/doctor/" in name or name.endswith("/tracemalloc.py")
 
 
 def _on_gpu() -> int:
@@ -172,13 +177,11 @@ def _traced() -> Counter[Site]:
     """Bytes by stack, innermost line first."""
     counted: Counter[Site] = Counter()
     for statistic in tracemalloc.take_snapshot().statistics("traceback"):
-        lines = tuple(
-            f"{_short(frame.filename)}:{frame.lineno}"
-            for frame in reversed(statistic.traceback)
-            if frame.filename[:1] != "<" and "/packhorse/tools/doctor/" not in frame.filename
-        )
-        if lines:
-            counted[lines] += statistic.size
+        frames = [frame for frame in reversed(statistic.traceback) if frame.filename[:1] != "<"]
+        if not frames or _is_ours(frames[0].filename):  # what counts is not counted
+            continue
+        lines = [f"{_short(f.filename)}:{f.lineno}" for f in frames if not _is_ours(f.filename)]
+        counted[tuple(lines)] += statistic.size
     return counted
 
 

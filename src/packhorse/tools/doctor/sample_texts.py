@@ -15,7 +15,7 @@ MOST = 64
 def sample_texts(file: Path | None) -> list[str]:
     """At most MOST texts: lines of the file, spread over all of it; ours without one.
 
-    Raises ConfigError when the file is missing, not UTF-8, or has fewer than 4 texts.
+    Raises ConfigError when the file is missing, not UTF-8, or has fewer than 2 texts.
     """
     if file is None:
         return our_texts()
@@ -26,8 +26,8 @@ def sample_texts(file: Path | None) -> list[str]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"--texts {file} is not UTF-8: byte {error.start}") from None
     texts = [line for line in lines if line.strip()]
-    if len(texts) < 4:
-        raise ConfigError(f"--texts {file} has {len(texts)} texts; give at least 4, one a line")
+    if len(texts) < 2:
+        raise ConfigError(f"--texts {file} has {len(texts)} texts; give at least 2, one a line")
     return spread(texts, MOST)
 
 
