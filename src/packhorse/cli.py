@@ -53,6 +53,7 @@ COMMANDS = (
     Command("doctor", "find what is slow, and what it costs", "packhorse.tools.doctor"),
     Command("profile", "show where a forward pass spends its time", "packhorse.tools.profiler"),
     Command("tune", "find settings for a latency or throughput target", "packhorse.tools.tune"),
+    Command("report", "show what was measured as one HTML page", "packhorse.tools.report"),
     Command("info", "show this machine and a model", "packhorse.tools.info"),
 )
 

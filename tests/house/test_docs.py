@@ -288,7 +288,7 @@ def test_a_command_exists(line: str, monkeypatch: pytest.MonkeyPatch, samples: P
 
 def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for command in cli.COMMANDS:
-        has_settings = command.name not in ("bench",)
+        has_settings = command.name not in ("bench", "report")
 
         def run(arguments: argparse.Namespace, has_settings: bool = has_settings) -> int:
             if has_settings:

@@ -10,14 +10,14 @@ HEADINGS = ("operation", "calls", "ms", "share", "FLOPs", "bytes", "bound by", "
 
 def table(profile: Profile) -> str:
     """The ceilings, a row for each operation, and how much of the time they account for."""
-    rows = [HEADINGS, *(_row(each, profile.seconds) for each in profile.operations)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    rows = [HEADINGS, *(row(each, profile.seconds) for each in profile.operations)]
+    widths = [max(len(cells[column]) for cells in rows) for column in range(len(HEADINGS))]
     lines = [
         "  ".join(
             cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
         )
-        for row in rows
+        for cells in rows
     ]
     ceilings, about = profile.ceilings, profile.subject
     return "\n".join(
@@ -38,7 +38,8 @@ def table(profile: Profile) -> str:
     )
 
 
-def _row(operation: Operation, total: float) -> tuple[str, ...]:
+def row(operation: Operation, total: float) -> tuple[str, ...]:
+    """The cells of one operation in a pass of ``total`` seconds, under HEADINGS."""
     return (
         operation.name,
         str(operation.calls),
