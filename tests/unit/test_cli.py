@@ -179,7 +179,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[int, Config]:
 
     given: list[Config] = []
     supervisor = ModuleType("packhorse.supervisor")
-    vars(supervisor)["run"] = lambda config: given.append(config) or 5
+    vars(supervisor)["run"] = lambda config, http: given.append(config) or 5
     monkeypatch.setitem(sys.modules, "packhorse.supervisor", supervisor)
     monkeypatch.setitem(vars(packhorse), "supervisor", supervisor)
     code = cli.main(["serve", *argv])

@@ -124,6 +124,7 @@ def test_this_engine_has_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = examined("engine.py")
     sys.modules["engine"].encoder.close()
     assert not found.findings, diagnosis(found)
+    assert "no torch.nn.Module was called" in found.not_examined[0]
 
 
 @pytest.mark.long

@@ -107,7 +107,7 @@ def examine(place: Place, program: Program, texts: Sequence[str], seconds: float
         of_device, more = device_faults.find(call, passes, len(chosen), rate)
         found += of_device
         seen |= more
-    elif not passes:
+    if not passes:
         skipped.append("no torch.nn.Module was called: batches, padding and type are not seen")
     found.append(_tried(lambda: memory_growth.find(few), "memory-growth", skipped))
     if not _is_on_gpu(passes):

@@ -94,7 +94,7 @@ class _Axes:
             parts.append(
                 f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
                 f'<text class="muted" x="{LEFT - 8}" y="{y + 4:.1f}" '
-                f'text-anchor="end">{digits(rate)}</text>'
+                f'text-anchor="end">{digits(rate) if part else "0"}</text>'
             )
         if self._limit is not None:
             x = self.x(self._limit)
