@@ -20,7 +20,8 @@ SECONDS_A_TOKEN = 0.002  # of the fake device; "word" is a sequence of 3 tokens
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Service]:
-    with service(fake_device=True, max_batch_tokens=64, max_batch_time=1000) as made:
+    # Lists of one word many times, each of which is to be computed.
+    with service(fake_device=True, max_batch_tokens=64, max_batch_time=1000, dedup="off") as made:
         made.control(seconds_a_token=SECONDS_A_TOKEN)
         yield made
 

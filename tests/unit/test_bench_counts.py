@@ -94,7 +94,7 @@ def test_this_engine_by_pytorchs_counter(folder: Path, first_token_only: bool) -
     size = ModelSize.of(checkpoint)
     model = load_encoder(
         checkpoint,
-        CpuBackend(),
+        CpuBackend(prepack=False),  # the counter does not know oneDNN's operators
         torch.device("cpu"),
         torch.float32,
         first_token_only=first_token_only,

@@ -107,7 +107,7 @@ def test_model_of_the_hub_is_fetched_and_its_commit_kept(
     monkeypatch.setattr(checkpoint_module, "fetch", fetch)
     options = {"revision": "v2", "token": "hf_t", "offline": True, "cache_dir": tmp_path}
     checkpoint = load_checkpoint("owner/name", **options)  # type: ignore[arg-type]
-    assert asked == {"model_id": "owner/name", **options}
+    assert asked == {"model_id": "owner/name", "allow_pickle": False, **options}
     assert (checkpoint.model_id, checkpoint.revision) == ("owner/name", "c0ffee")
 
 
