@@ -196,9 +196,12 @@ class Exchange:
 
     def wait_for(self, pending: Pending | None) -> None:
         """Abandon this request if the client hangs up; None when it need not be any more."""
-        self._connection.pending, self._connection.asking = pending, self._cycle
+        connection = self._connection
+        connection.pending, connection.asking = pending, self._cycle
         if pending is not None:
             self.pending = pending
+            if not connection.pipeline:  # a large body has reading paused: nobody would hang up
+                connection.flow.resume_reading()
 
     async def answer(self, head: bytes, body: bytes) -> None:
         """200 with these header lines, each with its line end, and this body."""
