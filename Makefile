@@ -11,7 +11,7 @@ serve: $(VENV)/.serve
 	$(BIN)/packhorse serve
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-full: $(VENV)/.test
 	$(BIN)/pytest -m "long or not long" --timeout 900 --results test-results/full.json

@@ -26,6 +26,7 @@ def peak(source: Path, name: str, *more: str) -> int:
     return int(note.read_text())
 
 
+@pytest.mark.long
 def test_two_hundred_thousand_rows(tmp_path: Path) -> None:
     peaks = []
     for rows in (20_000, 200_000):

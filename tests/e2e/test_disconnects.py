@@ -59,6 +59,7 @@ def test_in_the_queue_and_during_the_forward_pass(server: Service) -> None:
     assert server.metric("packhorse_batch_sequences_sum") - launched == 2  # what ran, and the word
 
 
+@pytest.mark.long
 @pytest.mark.case(79, 83)
 def test_a_storm_of_clients_that_give_up_leaves_the_server_as_it_was(server: Service) -> None:
     server.control(seconds=0.004)

@@ -66,6 +66,7 @@ def test_killed_engines_cost_a_503_at_most(long_seconds: float) -> None:
     assert left_in_shared_memory() <= memory
 
 
+@pytest.mark.long
 def test_a_killed_front_end_resets_only_its_own_connections() -> None:
     with service(fake_device=True, front_ends=2) as server:
         server.control(seconds=0.01)
@@ -91,6 +92,7 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
         assert replaced - killed <= 1.0
 
 
+@pytest.mark.long
 def test_the_process_that_stands_by_takes_a_dead_engines_place_and_is_replaced_itself() -> None:
     with service(fake_device=True, standby="on") as server:
         until(lambda: len(server.children("standby engine")) == 1)

@@ -128,6 +128,7 @@ def test_sigterm_while_children_start_leaves_nothing() -> None:
             made.close()
 
 
+@pytest.mark.long
 @pytest.mark.case(89)
 def test_kills_under_load_do_not_end_the_server() -> None:
     with service(front_ends=2) as server, ThreadPoolExecutor(2) as clients:

@@ -63,6 +63,7 @@ def test_the_generator_and_the_servers_metrics_count_the_same(tmp_path: Path) ->
     assert said.splitlines()[0].startswith("load ")
 
 
+@pytest.mark.long
 def test_a_server_is_started_and_ended_for_a_measurement() -> None:
     code, report, _ = bench(
         *("--connections", "4", "--warm-up", "0.2", "--duration", "1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import httpx
@@ -84,6 +85,7 @@ def test_connections_over_the_limit_are_told_so_and_closed() -> None:
     with service(max_connections=3) as server:
         port = int(server.url.rpartition(":")[2])
         until(lambda: server.metric("packhorse_connections") == 1)
+        time.sleep(0.5)  # the one that asked is closed, too
         kept = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(3)]
         for sock in kept:
             sock.sendall(REQUEST)

@@ -185,6 +185,7 @@ def server(starting: subprocess.Popen[str]) -> str:
     return starting.stdout.readline().split()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("starting")
 def test_python_of_the_documents_and_the_examples_runs(samples: Path) -> None:
     pieces = [("python", block.where, block.text) for block in unique("python")]

@@ -76,6 +76,7 @@ def test_a_ladder_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert svg.read_text().startswith("<svg")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_rung_that_disagrees_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -119,6 +119,7 @@ def test_the_naive_program_has_the_faults_that_the_guide_teaches(
     assert [f.id for f in examined("naive.py").findings] == ["single-text-batches", "fixed-padding"]
 
 
+@pytest.mark.long
 def test_this_engine_has_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     set_hardware(monkeypatch, set())
     found = examined("engine.py")
