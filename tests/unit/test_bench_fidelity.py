@@ -143,6 +143,8 @@ def test_a_gpu_keeps_the_limits(family: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_every_line_holds_on_the_cpu() -> None:
+def test_every_line_holds_on_the_cpu(request: pytest.FixtureRequest) -> None:
     arguments = ["fidelity", "--device", "cpu", "--reviews", str(REVIEWS)]
+    if request.config.getoption("--slice"):
+        arguments += ["--families", "mpnet", "--problems", "single label"]
     assert main(arguments) == 0
