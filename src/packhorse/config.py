@@ -48,6 +48,7 @@ OPTIMISATIONS = {
     "allocator": "memory that was freed is kept in the process (CPU, glibc)",
     "fast-tokenizer": "nanotoken or gigatoken in place of tokenizers",
     "overlap": "texts are tokenised and batches formed while the device works",
+    "busy-polling": "idle processes look for work for a moment before they sleep (server, GPU)",
     "standby": "processes wait to take a dead one's place (server)",
     "dedup": "equal texts in flight are computed once (server)",
 }

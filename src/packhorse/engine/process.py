@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packhorse import logs
+from packhorse.busy_polling import POLL_SECONDS, polls_busily
 from packhorse.channel import codec, listener
 from packhorse.channel.channel import (
     Bytes,
@@ -38,6 +39,7 @@ from packhorse.engine.device_gauges import DeviceGauges
 from packhorse.engine.quarantine import Quarantine
 from packhorse.engine.shares import NUMBER_SHIFT, numbered, shares_of
 from packhorse.errors import InternalError, SetupError
+from packhorse.hardware import available_cpus
 from packhorse.launch import CLEARED, DEVICE_BROKEN, STANDBY, Launch, complain, learn, name_process
 from packhorse.metrics import (
     BATCH_SEQUENCES,
@@ -101,11 +103,22 @@ class FrontEnd:
 
 
 class EngineProcess:
-    """The loop around an engine."""
+    """The loop around an engine.
+
+    polls_busily  look for news without pause for a moment after the last
+    """
 
     def __init__(
-        self, engine: Engine, accepting: socket.socket, slot: memoryview[float], vitals: Vitals
+        self,
+        engine: Engine,
+        accepting: socket.socket,
+        slot: memoryview[float],
+        vitals: Vitals,
+        *,
+        polls_busily: bool = False,
     ) -> None:
+        self._poll_seconds = POLL_SECONDS if polls_busily else 0.0
+        self._last_news = 0.0
         self._engine = engine
         self._accepting = accepting
         self._slot = slot
@@ -144,7 +157,8 @@ class EngineProcess:
         self._selector.register(pipe, selectors.EVENT_READ, self.end)
 
     def _turn(self) -> None:
-        news = self._selector.select(self._timeout())
+        timeout = self._timeout()
+        news = self._selector.select(timeout)
         for key, events in news:
             if isinstance(key.data, FrontEnd):
                 self._serve(key.data, events)
@@ -154,7 +168,9 @@ class EngineProcess:
         was_in_flight = self._engine.in_flight
         finished = self._engine.step()
         launched = self._engine.take_launched()
-        if news or launched or finished or not was_in_flight:
+        if news or finished:
+            self._last_news = time.monotonic()
+        if news or launched or finished or (timeout and not was_in_flight):
             # First, so that who has an answer finds it counted.
             self._count(launched, finished)
         for completions in finished:
@@ -173,8 +189,11 @@ class EngineProcess:
             if self._engine.is_ahead:
                 time.sleep(NAP_SECONDS)
             return 0.0
-        if not self._engine.in_flight and self._engine.queued()[0]:
-            return 0.0
+        if not self._engine.in_flight:
+            if self._engine.queued()[0]:
+                return 0.0
+            if time.monotonic() - self._last_news < self._poll_seconds:
+                return 0.0
         return BEAT_SECONDS
 
     def _accept(self) -> None:
@@ -348,7 +367,13 @@ def main() -> int:
     except SetupError as error:
         return complain(error)
     accepting = socket.socket(fileno=launch.listener_fd)
-    process = EngineProcess(engine, accepting, board.slots[launch.slot], vitals)
+    process = EngineProcess(
+        engine,
+        accepting,
+        board.slots[launch.slot],
+        vitals,
+        polls_busily=polls_busily(launch.config, available_cpus()),
+    )
     process.end_with(sys.stdin.fileno())
     signal.signal(signal.SIGTERM, lambda *_: process.end())
     launch.report("ready")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as PySequence
 from typing import Any
 
@@ -37,14 +38,18 @@ _NOT_READY = "the engine is not ready yet"
 class EngineLink:
     """One engine, as seen from here.
 
+    stir    called when something was sent to it, and when answers came
     fault   why it cannot be used, or None
     info    what it says of itself; None when it is not there
     tokens  that it has of ours
     """
 
-    def __init__(self, address: bytes, vitals: Vitals) -> None:
+    def __init__(
+        self, address: bytes, vitals: Vitals, stir: Callable[[], None] | None = None
+    ) -> None:
         self._address = address
         self._vitals = vitals
+        self._stir = stir
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._writing = False  # whether the loop tells us of room in the socket
@@ -55,6 +60,11 @@ class EngineLink:
         self.tokens = 0
         self.info: dict[str, Any] | None = None
         self.fault: str | None = _NOT_READY
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for it."""
+        return len(self._pending)
 
     def connect(self) -> None:
         """Connect, and keep trying."""
@@ -98,6 +108,8 @@ class EngineLink:
             for pending in requests:
                 self._forget(pending)
             _fail(requests, OverloadedError("the engine does not keep up"))
+        if self._stir is not None:
+            self._stir()
 
     def _abandon(self, pending: Pending) -> None:
         """Nobody waits for it any more: tell the engine, with others of this turn."""
@@ -177,6 +189,8 @@ class EngineLink:
                     self._forget(pending)
                 pending.deliver(block, offset, row, count)
             row += count
+        if self._stir is not None:
+            self._stir()
 
     def _lose(self) -> None:
         """The engine is gone: fail what it had, connect to the next."""
@@ -228,6 +242,11 @@ class EngineClient:
     def fault(self) -> str | None:
         """Why nothing can be sent to an engine, or None."""
         return self.refusal or self.best().fault
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for an engine."""
+        return sum([link.in_flight for link in self.links])
 
     @property
     def info(self) -> dict[str, Any] | None:

@@ -18,15 +18,18 @@ from typing import cast
 import uvicorn
 
 from packhorse import logs
+from packhorse.busy_polling import polls_busily
 from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config, tokenizer_choice
 from packhorse.errors import ConfigError, SetupError
+from packhorse.hardware import available_cpus
 from packhorse.launch import STANDBY, Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
 from packhorse.server.admission import Admission
 from packhorse.server.app import App
+from packhorse.server.busy_loop import BusyLoop
 from packhorse.server.connection import CLOSE, STALL_SECONDS, Connection, sweep
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.draining import GRACE_SECONDS, until_answered, until_deserted
@@ -120,9 +123,13 @@ class FrontEnd:
         board = launch.board()
         self._launch = launch
         self._vitals = Vitals(board, launch.slot)
+        busy = None
+        if polls_busily(config, available_cpus()):
+            busy = BusyLoop(lambda: self._engines.in_flight)
+        stir = None if busy is None else busy.stir
         self._engines = EngineClient(
             [
-                EngineLink(address, Vitals(board, slot))
+                EngineLink(address, Vitals(board, slot), stir)
                 for slot, address in enumerate(launch.engines, launch.first_slot)
             ]
         )
