@@ -93,6 +93,15 @@ def test_a_large_machine_has_streams_of_several_threads() -> None:
         streams.close()
 
 
+@pytest.mark.parametrize("threads", [1, 5, 16, 17, 20, 24, 31, 33, 48, 61, 96, 127])
+def test_streams_leave_hardly_a_core_idle(threads: int) -> None:
+    streams = Streams(threads)
+    streams.close()
+    assert 1 <= streams.count <= MOST_STREAMS
+    used = streams.count * streams.threads
+    assert threads * 15 / 16 <= used <= threads  # and never more than there are
+
+
 def test_freed_memory_is_kept_where_the_c_library_is_glibc() -> None:
     import platform
 

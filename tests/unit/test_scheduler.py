@@ -231,6 +231,51 @@ def test_a_long_sequence_gets_its_turn_among_short_ones() -> None:
     assert taken[1] <= 6
 
 
+@pytest.mark.parametrize("length", [200, 7])
+def test_a_batch_among_many_clients_is_formed_in_few_turns(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of a token each would mean a round for every token of a sequence."""
+    turns = 0
+    turn = Scheduler._turn
+
+    def counting(*given: object) -> bool:
+        nonlocal turns
+        turns += 1
+        return turn(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Scheduler, "_turn", counting)
+    queue, clients = scheduler(max_tokens=1000, max_sequences=1000), 1000
+    queue.add(arrivals_of({n: [length] * 3 for n in range(clients)}, clients=list(range(clients))))
+    batches = 0
+    while queue.next_batch() is not None:
+        batches += 1
+        assert turns < 2 * clients
+        turns = 0
+    assert batches >= 3 * clients * length / 1000
+
+
+def test_many_busy_clients_are_served_alike_over_time() -> None:
+    """More than have a turn in one batch, and with sequences of very different lengths."""
+    lengths = {client: 5 + 13 * client % 90 for client in range(400)}
+    queue = scheduler(max_tokens=300, max_sequences=1000)
+    queue.add(
+        arrivals_of(
+            {client: [length] * (1500 // length) for client, length in lengths.items()},
+            clients=list(lengths),
+        )
+    )
+    served = dict.fromkeys(lengths, 0)
+    for _ in range(1000):
+        batch = queue.next_batch()
+        assert batch is not None
+        assert batch.sequences.num_tokens >= 300 - 95  # nearly full: efficient as well as fair
+        for ticket, _, count in parts(batch):
+            served[ticket] += count * lengths[ticket]
+    # DRR's bound: two clients differ by three of the longest sequences at most.
+    assert max(served.values()) - min(served.values()) <= 3 * 95
+
+
 def test_mixed_clients_in_one_arrival_keep_their_order() -> None:
     queue = scheduler(max_tokens=1000)
     requests = {ticket: [ticket + 1, 2] for ticket in range(9)}

@@ -30,8 +30,8 @@ class Streams:
     """
 
     def __init__(self, threads: int) -> None:
-        self.count = min(threads, MOST_STREAMS)
-        self.threads = threads // self.count
+        self.threads = -(-threads // MOST_STREAMS)
+        self.count = threads // self.threads  # of 17 threads on, one in 16 is left over at most
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"packhorse-cpu-{i}", daemon=True)

@@ -9,8 +9,9 @@ cost in Python is per arrival, client and batch, not per sequence.
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,9 @@ from packhorse.engine.batch import Batch
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.waiting import ClientQueue, Waiting
 from packhorse.request import Arrivals, TicketArray, concatenate
+
+SAMPLE = 64
+"""Clients whose next sequences tell how much a turn must be worth to be worth its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +112,31 @@ class Scheduler:
                         queue.append(waiting)
 
     def _round(self, room: _Room, parts: list[Batch], now: float) -> bool:
-        """One turn of every client; whether another round could add anything."""
-        quantum = max(1, room.tokens // len(self._clients))
-        served: dict[int, ClientQueue] = {}
-        too_long: dict[int, ClientQueue] = {}
-        for name, client in self._clients.items():
-            client.deficit = min(client.deficit + quantum, self._limits.max_tokens)
-            before = len(parts)
-            length = self._turn(client, room, parts, now)
-            if length is None:
-                continue  # a client with nothing left has no claim on later turns
-            found_no_room = len(parts) == before and client.deficit >= min(length, room.whole)
-            (too_long if found_no_room else served)[name] = client
-        self._clients = too_long | served  # what found no room goes first into the next batch
-        return bool(served)
+        """One turn of every client, until one finds no room for what it may take.
 
-    def _turn(self, client: ClientQueue, room: _Room, parts: list[Batch], now: float) -> int | None:
-        """Take from one client what its deficit and the room allow.
-
-        Returns the length of its next sequence, None when nothing is left.
+        That one goes first into the next batch. True if all had their turn: another round may
+        add to this batch.
         """
+        quantum = _quantum(self._clients.values(), room)
+        served: dict[int, ClientQueue] = {}
+        clients = iter(self._clients.items())
+        for name, client in clients:
+            granted = quantum if client.shortfall(room.whole) > 0 else 0  # its turn is not over
+            client.deficit += granted
+            before = len(parts)
+            if not self._turn(client, room, parts, now):
+                continue  # a client with nothing left has no claim on later turns
+            if client.shortfall(room.whole) <= 0:
+                if len(parts) == before:
+                    client.deficit -= granted  # its turn is the next batch's, from the start
+                self._clients = {name: client} | dict(clients) | served
+                return False
+            served[name] = client
+        self._clients = served
+        return True
+
+    def _turn(self, client: ClientQueue, room: _Room, parts: list[Batch], now: float) -> bool:
+        """Take from one client what its deficit and the room allow; whether anything is left."""
         while (queue := client.first()) is not None:
             head = queue[0]
             if head.earliest <= now:
@@ -138,7 +147,7 @@ class Scheduler:
             if count <= 0 and not parts and head.next_length > room.tokens:
                 count = 1  # longer than any batch: it runs alone
             if count <= 0:
-                return head.next_length
+                return True
             part = head.take(count)
             parts.append(part)
             room.take(part)
@@ -146,7 +155,7 @@ class Scheduler:
             if head.num_sequences == 0:
                 queue.popleft()
         client.deficit = 0
-        return None
+        return False
 
     def _kept(self, waiting: Waiting, dropped: NDArray[np.bool_]) -> list[Waiting]:
         """``waiting`` without dropped requests, and the counts set right."""
@@ -175,6 +184,16 @@ class Scheduler:
             np.concatenate([part.counts for part in parts]),
             np.concatenate([part.arrived for part in parts]),
         )
+
+
+def _quantum(clients: Collection[ClientQueue], room: _Room) -> int:
+    """Tokens for the turn of each: an even share of the room, so that all get into the batch.
+
+    Where that is little, what the first of them lack for their next sequences, on average: turns
+    in which nothing is taken only cost time.
+    """
+    lacking = [client.shortfall(room.whole) for client in itertools.islice(clients, SAMPLE)]
+    return max(1, room.tokens // len(clients), math.ceil(sum(lacking) / len(lacking)))
 
 
 class _Room:

@@ -130,6 +130,11 @@ class ClientQueue:
         for priority in sorted(self.queues, reverse=True):
             yield from self.queues[priority]
 
+    def shortfall(self, most: int) -> int:
+        """Tokens that it lacks for its next sequence, of which ``most`` are paid for at most."""
+        queue = self.first()
+        return 0 if queue is None else min(queue[0].next_length, most) - self.deficit
+
     def first(self) -> deque[Waiting] | None:
         """The queue of the highest priority that has anything; None when nothing waits."""
         while self.queues:
