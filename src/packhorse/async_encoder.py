@@ -15,7 +15,7 @@ from packhorse.entities import Entity
 from packhorse.loaded import Call
 from packhorse.request import Float32Array, TextOrPair
 from packhorse.tokenizing.safe_cuts import Direction
-from packhorse.vectors import OutputType
+from packhorse.vectors import OutputType, SparseVector
 from packhorse.verbs import Classification as Classification
 from packhorse.verbs import Plan, RankedDocument
 from packhorse.zero_shot import TEMPLATE
@@ -133,6 +133,22 @@ class AsyncEncoder(Base):
     ) -> list[Float32Array]:
         """As ``Encoder.embed_tokens``."""
         return await self._run(verbs.embed_tokens(self._loaded, texts, prompt_name, truncate))
+
+    async def embed_sparse(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> list[SparseVector]:
+        """As ``Encoder.embed_sparse``."""
+        return await self._run(
+            verbs.embed_sparse(
+                self._loaded, texts, prompt_name, prompt, truncate, truncation_direction
+            )
+        )
 
     async def similarity(
         self,

@@ -29,9 +29,10 @@ from packhorse.positions import DisentangledPositions, RotaryPositions, position
 from packhorse.sentence import (
     Pooling,
     SentenceModules,
-    is_sentence_folder,
     rerank_activation,
     sentence_modules,
+    sparse_modules,
+    task_of_folder,
 )
 from packhorse.tasks import DOES, Task
 
@@ -165,13 +166,19 @@ def load_checkpoint(
     path = folder / "config.json"
     config = read_json(path)
     family = _family(config, path)
+    if pooling == "splade" and task in (None, Task.EMBED):
+        task = Task.EMBED_SPARSE  # as in text-embeddings-inference, which has no other name for it
     task = _task(config, family, path) if task is None else task
     architecture = _architecture(config, family, path)
     sentence = None
     if task is Task.EMBED:
         sentence = sentence_modules(folder, architecture.hidden_size, pooling)
+    elif task is Task.EMBED_SPARSE and pooling in ("splade", None):
+        sentence = sparse_modules(folder, architecture.vocab_size)
     elif pooling is not None:
-        raise CheckpointError(f"a pooling is for models that embed, and {model_id} {DOES[task]}")
+        raise CheckpointError(
+            f"the pooling {pooling} is not for this task: {model_id} {DOES[task]}"
+        )
     labels = () if sentence else labels_of(config, path)
     task = _with_labels(task, labels, path)
     checkpoint = Checkpoint(
@@ -226,8 +233,9 @@ def _task(config: Mapping[str, Any], family: Family, path: Path) -> Task:
     """
     names = _architectures(config, path)
     tasks = [family.architectures[name] for name in names if name in family.architectures]
-    if (tasks or not names) and is_sentence_folder(path.parent):
-        return Task.EMBED
+    by_modules = task_of_folder(path.parent)
+    if (tasks or not names) and by_modules is not None:
+        return by_modules
     if tasks or not names:
         return tasks[0] if tasks else Task.CLASSIFY
     kinds = (kind for end, kind in OTHER_CLASSES.items() if names[0].endswith(end))

@@ -82,14 +82,14 @@ class ModelOptions:
     task: str = option(
         AUTO,
         "What the model shall do: auto, what its files say that it was made for; classify, rerank, "
-        "token_classify or embed.",
+        "token_classify, embed or embed_sparse.",
         choices=(AUTO, *Task),
     )
     pooling: str = option(
         AUTO,
         "How the hidden states of a text become its embedding: auto, as the model's folder says, "
-        "else their mean.",
-        choices=(AUTO, "cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last"),
+        "else their mean; splade is for embed_sparse.",
+        choices=(AUTO, "cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last", "splade"),
         tei=True,
     )
     device: str = option(

@@ -25,7 +25,7 @@ from packhorse.hardware import detect
 from packhorse.loaded import Call, Loaded, joined
 from packhorse.request import Float32Array, Sequences, TextOrPair
 from packhorse.tokenizing.safe_cuts import Direction
-from packhorse.vectors import OutputType
+from packhorse.vectors import OutputType, SparseVector
 from packhorse.verbs import Classification as Classification
 from packhorse.verbs import Plan, RankedDocument, checked_inputs
 from packhorse.zero_shot import TEMPLATE
@@ -39,7 +39,8 @@ class Base:
     model       hub id or folder; None for the embedded demo model
     device      auto, cpu, cuda or cuda:N
     dtype       auto, float32, bfloat16 or (on a GPU) float16
-    task        auto, classify, rerank, token_classify or embed; auto: what the model was made for
+    task        auto, classify, rerank, token_classify, embed or embed_sparse; auto: what the model
+                was made for
     pooling     auto, cls, mean, max, mean_sqrt_len, weighted_mean or last, where texts are embedded
     revision, token, offline, cache_dir   of the hub
     allow_pickle  whether pytorch_model.bin may be read where there are no safetensors
@@ -108,7 +109,7 @@ class Base:
 
     @property
     def task(self) -> str:
-        """What the model does: classify, rerank, token_classify or embed."""
+        """What the model does: classify, rerank, token_classify, embed or embed_sparse."""
         return self._loaded.checkpoint.task.value
 
     @property
@@ -261,6 +262,30 @@ class Encoder(Base):
     ) -> list[Float32Array]:
         """Each text's last hidden states, float32 (tokens, hidden size), special tokens too."""
         return self._run(verbs.embed_tokens(self._loaded, texts, prompt_name, truncate))
+
+    def embed_sparse(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool = True,
+        truncation_direction: Direction = "right",
+    ) -> list[SparseVector]:
+        """For each text SPLADE's weights of tokens of the vocabulary, without those that are 0.
+
+        A weight is the maximum over the text's tokens, special ones included, of
+        log1p(relu(logit)) (Formal et al. 2021, arXiv:2109.10086), as sentence-transformers'
+        SpladePooling and text-embeddings-inference compute it. Needs a masked language model
+        that was loaded for it: by its folder's SpladePooling, or with task="embed_sparse".
+
+        Errors as in ``classify``.
+        """
+        return self._run(
+            verbs.embed_sparse(
+                self._loaded, texts, prompt_name, prompt, truncate, truncation_direction
+            )
+        )
 
     def similarity(
         self,

@@ -23,7 +23,7 @@ from packhorse.channel.board import Board
 
 ROUTES = (
     *("predict", "health", "info", "metrics", "stats", "root", "unmatched"),
-    *("embed", "embed_all", "similarity", "rerank", "tokenize", "decode"),
+    *("embed", "embed_all", "embed_sparse", "similarity", "rerank", "tokenize", "decode"),
     *("openai_embeddings", "models", "rerank_documents", "classify", "score"),
     *("token_classify", "zero_shot", "invocations", "openapi"),
 )

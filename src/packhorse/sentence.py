@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from packhorse.errors import CheckpointError, ValidationError
+from packhorse.tasks import Task
 
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -24,7 +25,7 @@ LIMIT_FILES = (
     ),
 )
 
-Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last"]
+Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last", "splade"]
 
 POOLINGS: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -95,6 +96,7 @@ class SentenceModules:
     prompts      by name: what is put before a text
     default_prompt_name   the prompt of a request that names none; None: no prompt
     pools_prompt   whether the prompt's tokens are pooled too
+    twice_log1p    of a sparse model: whether its weights go through log1p once more
     """
 
     poolings: tuple[Pooling, ...]
@@ -105,6 +107,7 @@ class SentenceModules:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     pools_prompt: bool = True
+    twice_log1p: bool = False
 
     def text_with_prompt(self, text: str, prompt: str) -> str:
         """The text as it is tokenised."""
@@ -141,11 +144,14 @@ class SentenceModules:
         return bool(self.modules) and isinstance(self.modules[-1], NormalizeModule)
 
 
-def is_sentence_folder(folder: Path) -> bool:
-    """Whether sentence-transformers saved an embedding model here: one that pools."""
+def task_of_folder(folder: Path) -> Task | None:
+    """What sentence-transformers saved here, if it did: a model that pools, densely or sparsely."""
     if not (folder / MODULES_FILE).is_file():
-        return False
-    return any(kind == "Pooling" for kind, _ in _listed(folder))
+        return None
+    kinds = {kind for kind, _ in _listed(folder)}
+    if "SpladePooling" in kinds:
+        return Task.EMBED_SPARSE
+    return Task.EMBED if "Pooling" in kinds else None
 
 
 def sentence_modules(
@@ -162,7 +168,7 @@ def sentence_modules(
     width, pools_prompt = hidden_size, True
     for kind, path in listed:
         if kind in ("Transformer", "Dropout"):
-            _check_transformer(kind, path, folder)
+            _check_transformer(path if kind == "Transformer" else "", folder)
         elif kind == "Pooling":
             poolings, pools_prompt = _pooling(folder / path / "config.json", hidden_size)
             poolings = poolings if pooling is None else (pooling,)
@@ -181,17 +187,43 @@ def sentence_modules(
             )
     if not listed and pooling is not None:
         poolings = (pooling,)
+    return _with_settings(
+        SentenceModules(poolings, tuple(modules), width, pools_prompt=pools_prompt), folder
+    )
+
+
+def sparse_modules(folder: Path, vocab_size: int) -> SentenceModules:
+    """The same of a SPLADE model: a weight for each of ``vocab_size`` tokens.
+
+    A folder without ``modules.json`` is taken for SPLADE's second version: the maximum over
+    tokens of log1p(relu(logit)) (Formal et al. 2021, arXiv:2109.10086).
+    Raises CheckpointError for a module or a value that is not served.
+    """
+    twice_log1p = False
+    for kind, path in _listed(folder) if (folder / MODULES_FILE).is_file() else []:
+        if kind in ("Transformer", "MLMTransformer"):
+            _check_transformer(path, folder)
+        elif kind == "SpladePooling":
+            twice_log1p = _splade_pooling(folder / path / "config.json")
+        else:
+            raise CheckpointError(
+                f"{folder / MODULES_FILE}: the module {kind!r} is not served in a sparse model; "
+                "served: MLMTransformer, Transformer, SpladePooling"
+            )
+    modules = SentenceModules(("splade",), (), vocab_size, twice_log1p=twice_log1p)
+    return _with_settings(modules, folder)
+
+
+def _with_settings(modules: SentenceModules, folder: Path) -> SentenceModules:
+    """With the folder's prompts and limits."""
     limit = _first_object(folder, LIMIT_FILES)
     prompts = _first_object(folder, (PROMPTS_FILE,))
-    return SentenceModules(
-        poolings=poolings,
-        modules=tuple(modules),
-        width=width,
+    return replace(
+        modules,
         max_length=_limit(limit, folder),
         lowercase=bool(limit.get("do_lower_case", False)),
         prompts=_prompts(prompts, folder / PROMPTS_FILE),
         default_prompt_name=_default_prompt(prompts, folder / PROMPTS_FILE),
-        pools_prompt=pools_prompt,
     )
 
 
@@ -236,8 +268,8 @@ def _listed(folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _check_transformer(kind: str, path: str, folder: Path) -> None:
-    if kind == "Transformer" and path:
+def _check_transformer(path: str, folder: Path) -> None:
+    if path:
         raise CheckpointError(
             f"{folder / MODULES_FILE}: the transformer is in the folder {path!r}; "
             "it must be at the top: save the model anew with sentence-transformers"
@@ -261,6 +293,20 @@ def _pooling(path: Path, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
             f"{path}: it pools vectors of {width} numbers, the transformer gives {hidden_size}"
         )
     return tuple(POOLINGS[mode] for mode in modes), bool(config.get("include_prompt", True))
+
+
+def _splade_pooling(path: Path) -> bool:
+    """Whether log1p is applied twice (arXiv:2504.14839)."""
+    config = _object(path) if path.is_file() else {}
+    for key, accepted in (
+        ("pooling_strategy", ("max",)),
+        ("activation_function", ("relu", "log1p_relu")),
+    ):
+        if config.get(key, accepted[0]) not in accepted:
+            raise CheckpointError(
+                f'{path}: "{key}" is {config[key]!r}; accepted: {" or ".join(accepted)}'
+            )
+    return config.get("activation_function") == "log1p_relu"
 
 
 def _dense(folder: Path, path: str, width: int) -> DenseModule:

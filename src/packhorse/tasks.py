@@ -16,6 +16,7 @@ class Task(StrEnum):
     RERANK = "rerank"  # one score for a pair of query and document
     TOKEN_CLASSIFY = "token_classify"  # a score for each label, for every token
     EMBED = "embed"  # a vector
+    EMBED_SPARSE = "embed_sparse"  # weights of words of the vocabulary, most of them 0
 
     @property
     def is_classifier(self) -> bool:
@@ -28,5 +29,6 @@ DOES = {
     Task.RERANK: "scores pairs of texts",
     Task.TOKEN_CLASSIFY: "classifies tokens",
     Task.EMBED: "embeds texts",
+    Task.EMBED_SPARSE: "embeds texts sparsely",
 }
 """In a sentence about the model."""

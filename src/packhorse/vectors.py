@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.errors import ValidationError
-from packhorse.request import Float32Array
+from packhorse.request import Answer, Float32Array, Int32Array, bounds_of
 
 OutputType = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 """How numbers are stored. int8 and uint8: 256 steps over -1 to 1, which normalised vectors stay
@@ -18,6 +20,29 @@ OUTPUT_TYPES: tuple[OutputType, ...] = get_args(OutputType)
 
 SMALLEST = 1e-12
 """A vector shorter than that is divided by it instead, as by torch.nn.functional.normalize."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseVector:
+    """A vector of which most numbers are 0: those that are not, in order of their places.
+
+    indices  int32 (K,)    ascending; of SPLADE, ids of tokens of the vocabulary
+    values   float32 (K,)  none of them 0
+    """
+
+    indices: Int32Array
+    values: Float32Array
+
+
+def sparse_vectors(answer: Answer) -> list[SparseVector]:
+    """The vectors of an answer whose rows are pairs of place and value, float32 (R, 2)."""
+    assert answer.row_counts is not None
+    bounds = bounds_of(answer.row_counts).tolist()
+    indices = answer.values[:, 0].astype(np.int32)
+    values = np.ascontiguousarray(answer.values[:, 1])
+    return [
+        SparseVector(indices[start:stop], values[start:stop]) for start, stop in pairwise(bounds)
+    ]
 
 
 def finished(

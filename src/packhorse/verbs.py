@@ -28,7 +28,15 @@ from packhorse.tasks import DOES, Task
 from packhorse.tokenizing.names import vocabulary_of
 from packhorse.tokenizing.offsets import Spans
 from packhorse.tokenizing.safe_cuts import Direction
-from packhorse.vectors import OutputType, checked_dimensions, cosine, finished, quantized
+from packhorse.vectors import (
+    OutputType,
+    SparseVector,
+    checked_dimensions,
+    cosine,
+    finished,
+    quantized,
+    sparse_vectors,
+)
 from packhorse.zero_shot import entailment, hypotheses, label_scores
 
 Result = TypeVar("Result")
@@ -193,6 +201,20 @@ def embed_tokens(
     return Plan(loaded, inputs, at_token_level, finish, [])
 
 
+def embed_sparse(
+    loaded: Loaded,
+    texts: Iterable[str],
+    prompt_name: str | None,
+    prompt: str | None,
+    truncate: bool,
+    direction: Direction,
+) -> Plan[list[SparseVector]]:
+    """The weights of the vocabulary's tokens that are not 0, for each text."""
+    sentence = _sentence(loaded, Task.EMBED_SPARSE)
+    inputs = _prompted(sentence, _checked_texts(texts), prompt_name, prompt)
+    return Plan(loaded, inputs, _encoder(loaded, truncate, direction), sparse_vectors, [])
+
+
 def similarity(
     loaded: Loaded, first: Iterable[str], second: Iterable[str], prompt_name: str | None
 ) -> Plan[Float32Array]:
@@ -284,8 +306,8 @@ def _require(loaded: Loaded, *tasks: Task) -> None:
         )
 
 
-def _sentence(loaded: Loaded) -> SentenceModules:
-    _require(loaded, Task.EMBED)
+def _sentence(loaded: Loaded, task: Task = Task.EMBED) -> SentenceModules:
+    _require(loaded, task)
     assert loaded.checkpoint.sentence is not None
     return loaded.checkpoint.sentence
 

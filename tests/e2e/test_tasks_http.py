@@ -95,6 +95,38 @@ def test_an_embedding_server_speaks_teis_and_openais_shapes(embedder: Service) -
     assert kind == {"embedding": {"pooling": "mean", "dimensions": 32}}
 
 
+def test_a_sparse_server_speaks_teis_shape() -> None:
+    folder = tiny_checkpoints.shared("bert", head="ForMaskedLM", num_labels=None)
+    with Encoder(folder, device="cpu", dtype="float32", pooling="splade") as encoder:
+        vectors, ids = encoder.embed_sparse(TEXTS), encoder.encode(TEXTS)
+    expected = [
+        [
+            {"index": index, "value": pytest.approx(value, abs=1e-5)}
+            for index, value in zip(each.indices.tolist(), each.values.tolist(), strict=True)
+        ]
+        for each in vectors
+    ]
+    for server in served(folder, pooling="splade"):
+        check_sparse(server, expected, ids)
+
+
+def check_sparse(server: Service, expected: Any, ids: Any) -> None:
+    for path in ("/embed_sparse", "/"):
+        answer = post(server, path, {"inputs": TEXTS})
+        assert answer.json() == expected
+        assert answer.headers["x-compute-tokens"] == str(ids.num_tokens)
+    assert post(server, "/embed_sparse", {"inputs": TEXTS[0]}).json() == expected[:1]
+    first = ids.input_ids[: ids.cu_seqlens[1]].tolist()
+    assert post(server, "/embed_sparse", {"inputs": first}).json() == expected[:1]
+    kind = server.get("/info").json()["model_type"]["embedding"]
+    assert kind["pooling"] == "splade"
+    refused = post(server, "/embed", {"inputs": TEXTS})
+    assert refused.status_code == 424
+    assert "embeds texts sparsely (task embed_sparse)" in refused.json()["error"]
+    unknown = post(server, "/embed_sparse", {"inputs": "a", "prompt_name": "none"})
+    assert unknown.status_code == 422
+
+
 @pytest.mark.parametrize("path", ["/predict", "/rerank", "/v1/zero_shot", "/v1/token_classify"])
 @pytest.mark.case(29)
 def test_another_task_is_424_and_says_what_is_loaded(embedder: Service, path: str) -> None:

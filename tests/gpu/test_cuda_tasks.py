@@ -10,6 +10,7 @@ import pytest
 from packhorse.sentence import POOLINGS
 from tests import tiny_checkpoints
 from tests.models.test_families import VARIANTS
+from tests.models.test_sparse import dense_weights, sparse_difference
 from tests.models.test_tasks import (
     embedding_difference,
     output_of,
@@ -54,3 +55,19 @@ def test_half_types_pool_in_float32(dtype: str, pooling: str) -> None:
     half = output_of(folder, device="cuda", pooling=pooling, dtype=dtype).values
     tolerance = {"float16": 0.01, "bfloat16": 0.08}[dtype]
     assert np.abs(half - exact).max() < tolerance * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("without", [(), ("graphs",)])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_sparse_weights_equal_transformers(family: str, without: tuple[str, ...]) -> None:
+    folder = tiny_checkpoints.shared(family, head="ForMaskedLM", num_labels=None, **SPREAD)
+    assert sparse_difference(folder, device="cuda", without=without) < 1e-4
+
+
+def test_sparse_embeddings_of_one_text_after_another_do_not_mix() -> None:
+    """The output of a graph stays in its buffer until it is collected."""
+    folder = tiny_checkpoints.shared("bert", head="ForMaskedLM", num_labels=None, **SPREAD)
+    texts = ["a good film", "", "the story was slow"] * 50
+    together = dense_weights(folder, texts, device="cuda")
+    apart = dense_weights(folder, texts[:3], device="cuda", max_batch_tokens=128)
+    assert np.abs(together.reshape(50, 3, -1) - apart).max() < 1e-4 * apart.max()

@@ -24,6 +24,7 @@ from packhorse.checkpoint import Architecture
 from packhorse.engine.cpu_buckets import with_tail
 from packhorse.engine.cpu_streams import Streams
 from packhorse.engine.model_runner import checked_output
+from packhorse.engine.sparse_output import PAIR, most_rows, sparse_rows
 from packhorse.models.backend import Layout, Run
 from packhorse.models.encoder import PackedEncoder
 from packhorse.request import (
@@ -89,9 +90,11 @@ class CpuRunner:
         max_sequences: int,
         streams: bool = True,
     ) -> None:
-        self.width = model.head.width
+        self.width = PAIR if model.head.is_sparse else model.head.width
         self.max_tokens = max_tokens
         self.max_sequences = max_sequences
+        if model.head.is_sparse:
+            self.max_sequences = min(max_sequences, most_rows(model.head.width))
         self._model = model
         self._architecture = architecture
         self._threads = threads
@@ -168,6 +171,9 @@ class CpuRunner:
             return checked_output(values, lengths, time.perf_counter() - started)
         values = np.empty_like(in_order)
         values[order] = in_order
+        if self._model.head.is_sparse:
+            pairs, counts = sparse_rows(torch.from_numpy(values))
+            return checked_output(pairs, counts, time.perf_counter() - started)
         return checked_output(values, None, time.perf_counter() - started)
 
     def _forward(self, batch: Sequences, *, token_level: bool) -> Float32Array:

@@ -4,8 +4,8 @@ A captured graph launches the hundred kernels of a forward pass as one. It
 fixes every address and size, so batches are padded up to buckets: the trunk's
 work depends on the number of tokens alone and the tail's on the number of
 sequences alone, hence two short lists of graphs instead of their product. Where
-every token has a row of output the tail too goes by tokens, and is in the
-trunk's graph.
+every token has a row of output, or a row of logits that the output is made of,
+the tail too goes by tokens, and is in the trunk's graph.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ForwardGraphs:
         self._kernels = kernels
         self._buffers = buffers
         self._stream = stream
-        self._per_token = model.head.is_token_level
+        self._per_token = model.head.is_token_level or model.head.is_sparse
         self._pool = torch.cuda.graph_pool_handle()
         self.token_buckets = token_buckets(buffers.input_ids.shape[0])
         self.sequence_buckets = sequence_buckets(buffers.max_sequences)
@@ -189,7 +189,8 @@ class ForwardGraphs:
             buffers.trunk.first(tokens),
         )
         if self._per_token:
-            self._model.tail(hidden, key_value, layout, out=buffers.values[:tokens])
+            rows = buffers.max_sequences if self._model.head.is_sparse else tokens
+            self._model.tail(hidden, key_value, layout, out=buffers.values[:rows])
 
     def _tail(self, sequences: int) -> None:
         buffers = self._buffers

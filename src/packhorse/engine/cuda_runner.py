@@ -24,6 +24,7 @@ import torch
 from packhorse.checkpoint import Architecture
 from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs
 from packhorse.engine.model_runner import checked_output
+from packhorse.engine.sparse_output import PAIR, most_rows, sparse_rows
 from packhorse.errors import DeviceError
 from packhorse.kernels import Ops
 from packhorse.models.backend import Layout
@@ -84,7 +85,10 @@ class CudaBatch:
         row_counts: Int32Array | None,
         release: Callable[[Slot], None],
     ) -> None:
-        """``values``, float32 (R, width), are in pinned memory and there when it is finished."""
+        """``values``, float32 (R, width), are in pinned memory and there when it is finished.
+
+        Those of a sparse model are still on the device: only what is not 0 leaves it.
+        """
         self._slot = slot
         self._values = values
         self._row_counts = row_counts
@@ -100,11 +104,15 @@ class CudaBatch:
     def output(self) -> Output:
         try:
             self.wait()
-            values = self._values.numpy().copy()
+            row_counts = self._row_counts
+            if self._values.is_cuda:
+                values, row_counts = sparse_rows(self._values)
+            else:
+                values = self._values.numpy().copy()
             milliseconds = self._slot.started.elapsed_time(self._slot.finished)
         finally:
             self._release(self._slot)
-        return checked_output(values, self._row_counts, milliseconds / 1000)
+        return checked_output(values, row_counts, milliseconds / 1000)
 
 
 class CudaRunner:
@@ -133,10 +141,14 @@ class CudaRunner:
         overlap: bool = True,
         notify: bool = False,
     ) -> None:
-        self.width = model.head.width
+        self._is_sparse = model.head.is_sparse
+        self.width = PAIR if self._is_sparse else model.head.width
         self._per_token = model.head.is_token_level
+        if self._is_sparse:
+            max_sequences = min(max_sequences, most_rows(model.head.width))
         self.max_sequences = max_sequences
-        self.max_in_flight = 2 if overlap else 1
+        # A sparse output stays in the graph's buffer until it is collected.
+        self.max_in_flight = 2 if overlap and not self._is_sparse else 1
         self._architecture = architecture
         self._kernels = kernels
         self._device = device
@@ -161,7 +173,7 @@ class CudaRunner:
                 self.max_tokens,
                 max_sequences,
                 self.width,
-                self.max_tokens if self._per_token else max_sequences,
+                self.max_tokens if self._per_token else 0 if self._is_sparse else max_sequences,
             )
             for _ in range(self.max_in_flight)
         )
@@ -281,7 +293,9 @@ class CudaRunner:
         self._copy_in(slot, tokens)
         graphs.replay(tokens, sequences)
         rows = batch.num_tokens if self._per_token else len(batch)
-        values = slot.values[:rows].copy_(self._buffers.values[:rows], non_blocking=True)
+        values = self._buffers.values[:rows]
+        if not self._is_sparse:
+            values = slot.values[:rows].copy_(values, non_blocking=True)
         slot.finished.record(self._stream)
         return values
 
@@ -305,6 +319,8 @@ class CudaRunner:
         result = model.forward(self._buffers.input_ids[:tokens], layout, token_level=whole)
         if whole:  # rare and large: memory of its own, not the slot's
             values = torch.empty(result.shape, pin_memory=True).copy_(result, non_blocking=True)
+        elif self._is_sparse:
+            values = result
         else:
             values = slot.values[: len(result)].copy_(result, non_blocking=True)
         slot.finished.record(self._stream)

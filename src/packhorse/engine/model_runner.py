@@ -14,16 +14,17 @@ from packhorse.request import Float32Array, Int32Array, Output, Sequences
 def checked_output(values: Float32Array, row_counts: Int32Array | None, seconds: float) -> Output:
     """An output, float32 (R, width), whose sequences that are not finite are marked as such.
 
-    ``row_counts`` is int32 (N,) and nowhere 0, or None for one row a sequence.
+    ``row_counts`` is int32 (N,), or None for one row a sequence.
     """
     is_finite = np.isfinite(values)
     if np.count_nonzero(is_finite) == is_finite.size:  # nearly always, and quicker than by row
         count = len(values) if row_counts is None else len(row_counts)
         return Output(values, np.zeros(count, np.uint8), seconds, row_counts)
-    finite = is_finite.all(axis=1)
+    bad = np.flatnonzero(~is_finite.all(axis=1))
     if row_counts is not None:
-        finite = np.logical_and.reduceat(finite, np.cumsum(row_counts) - row_counts)
-    codes = np.where(finite, 0, NonFiniteOutputError.code).astype(np.uint8)
+        bad = np.searchsorted(np.cumsum(row_counts), bad, side="right")
+    codes = np.zeros(len(values) if row_counts is None else len(row_counts), np.uint8)
+    codes[bad] = NonFiniteOutputError.code
     return Output(values, codes, seconds, row_counts)
 
 

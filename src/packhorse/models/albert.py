@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from packhorse.models.names import Names
+from packhorse.models.names import MaskedLmNames, Names
 
 
 def shared_keys(layer: int, config: Mapping[str, Any]) -> Mapping[str, int]:
@@ -29,4 +29,10 @@ ALBERT = Names(
     mlp_norm=_LAYER + "full_layer_layer_norm",
     layer_keys=shared_keys,
     head=(("pooler", "tanh"), ("classifier", None)),
+    masked_lm=MaskedLmNames(
+        dense="predictions.dense",
+        norm="predictions.LayerNorm",
+        decoder="predictions.decoder",
+        bias="predictions.bias",
+    ),
 )

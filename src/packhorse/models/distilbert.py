@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.models.names import Names
+from packhorse.models.names import MaskedLmNames, Names
 
 DISTILBERT = Names(
     token_type=None,
@@ -15,4 +15,7 @@ DISTILBERT = Names(
     mlp_out="transformer.layer.{i}.ffn.lin2",
     mlp_norm="transformer.layer.{i}.output_layer_norm",
     head=(("pre_classifier", "relu"), ("classifier", None)),
+    masked_lm=MaskedLmNames(
+        dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector", bias=None
+    ),
 )

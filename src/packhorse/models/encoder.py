@@ -32,6 +32,7 @@ from packhorse.models.backend import (
     Relation,
 )
 from packhorse.models.heads import Head
+from packhorse.models.masked_lm import SparseHead
 
 TrunkOutput = tuple[Tensor, Tensor | None]
 """Hidden states (T, D), and the last layer's keys and values (T, 2 D) if it reads first tokens."""
@@ -123,7 +124,7 @@ class PackedEncoder:
 
     embeddings: EmbeddingTables
     layers: tuple[EncoderLayer, ...]
-    head: Head
+    head: Head | SparseHead
     num_heads: int
     activation: str
     backend: Backend

@@ -80,6 +80,8 @@ def _layer_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
 
 def _head_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
     hidden = checkpoint.architecture.hidden_size
+    if checkpoint.task is Task.EMBED_SPARSE:
+        return _masked_lm_shapes(checkpoint, names)
     layers = head_layers(checkpoint, names)
     expected: Shapes = {}
     for name, _ in layers[:-1]:
@@ -89,6 +91,37 @@ def _head_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
     if layers:
         expected |= _dense_shapes(layers[-1][0], len(checkpoint.labels), hidden)
     return expected
+
+
+def _masked_lm_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
+    """What a masked language model's head must have; the decoder's weight if it is not tied."""
+    shape, head = checkpoint.architecture, names.masked_lm
+    expected = _dense_shapes(
+        head.dense, shape.embedding_size, shape.hidden_size, _has_bias(checkpoint, names, "head")
+    )
+    expected |= _norm_shapes(head.norm, shape.embedding_size, _has_bias(checkpoint, names, "norm"))
+    if checkpoint.config.get("tie_word_embeddings") is False:
+        expected[f"{head.decoder}.weight"] = (shape.vocab_size, shape.embedding_size)
+    if head.bias is None and has_decoder_bias(checkpoint, names):
+        expected[f"{head.decoder}.bias"] = (shape.vocab_size,)
+    return expected
+
+
+def optional_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
+    """Tensors that are read where they are there: those that another may stand in for."""
+    if checkpoint.task is not Task.EMBED_SPARSE:
+        return {}
+    shape, head = checkpoint.architecture, names.masked_lm
+    optional: Shapes = {f"{head.decoder}.weight": (shape.vocab_size, shape.embedding_size)}
+    if head.bias is not None:
+        optional |= dict.fromkeys((f"{head.decoder}.bias", head.bias), (shape.vocab_size,))
+    return optional
+
+
+def has_decoder_bias(checkpoint: Checkpoint, names: Names) -> bool:
+    """Whether a masked language model's logits have a bias: in ModernBERT unless switched off."""
+    key = names.biases.get("decoder")
+    return key is None or bool(checkpoint.config.get(key, True))
 
 
 def head_layers(checkpoint: Checkpoint, names: Names) -> tuple[tuple[str, str | None], ...]:

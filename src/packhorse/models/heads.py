@@ -54,6 +54,8 @@ class Head:
     steps: tuple[HeadStep, ...]
     width: int
 
+    is_sparse = False
+
     @property
     def is_token_level(self) -> bool:
         """Whether the output has a row for each token, and not for each sequence."""
@@ -77,11 +79,12 @@ class Head:
         if not self.steps:
             return x.float() if out is None else out.copy_(x)
         for step in self.steps:
-            x = _stepped(x, step, backend, out if step is self.steps[-1] else None)
+            x = stepped(x, step, backend, out if step is self.steps[-1] else None)
         return x
 
 
-def _stepped(x: Tensor, step: HeadStep, backend: Backend, out: Tensor | None) -> Tensor:
+def stepped(x: Tensor, step: HeadStep, backend: Backend, out: Tensor | None = None) -> Tensor:
+    """One step of a head: float32 rows from rows of any type."""
     if isinstance(step, HeadLayer):
         return backend.head_layer(x, step.weight, step.bias, step.activation, out=out)
     if isinstance(step, HeadNorm):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from packhorse.checkpoint import Checkpoint
+from packhorse.errors import CheckpointError
 from packhorse.families import OTHER_HEADS
 from packhorse.models.albert import ALBERT
 from packhorse.models.backend import Backend, Dense, EmbeddingTables, Norm
@@ -24,11 +25,13 @@ from packhorse.models.expected import (
     has_token_types,
     head_layers,
     is_projected,
+    optional_shapes,
 )
 from packhorse.models.heads import Head, HeadLayer, HeadNorm, HeadStep
+from packhorse.models.masked_lm import SparseHead, vocabulary_blocks
 from packhorse.models.modernbert import MODERNBERT
 from packhorse.models.mpnet import MPNET
-from packhorse.models.names import CONFIGURED, Names
+from packhorse.models.names import CONFIGURED, MaskedLmNames, Names
 from packhorse.models.relations import Relations
 from packhorse.models.roberta import ROBERTA
 from packhorse.models.sentence_head import sentence_head
@@ -73,6 +76,7 @@ def load_encoder(
         prefix=checkpoint.family.prefix,
         ignorable=checkpoint.family.ignorable
         + (() if checkpoint.task.is_classifier else OTHER_HEADS),
+        optional=optional_shapes(checkpoint, names),
     )
     relations = Relations(checkpoint, names, tensors, device, dtype)
     build = _Builder(checkpoint, names, tensors, backend, device, dtype, relations)
@@ -175,8 +179,10 @@ class _Builder:
             return None
         return self.dense(str(self.names.projection))
 
-    def head(self) -> Head:
+    def head(self) -> Head | SparseHead:
         checkpoint = self.checkpoint
+        if checkpoint.task is Task.EMBED_SPARSE:
+            return self._sparse_head()
         if checkpoint.sentence is not None:
             return sentence_head(checkpoint, checkpoint.sentence, self.device)
         steps: list[HeadStep] = []
@@ -186,6 +192,41 @@ class _Builder:
                 norm = self.norm(str(self.names.head_norm), torch.float32)
                 steps.append(HeadNorm(norm.gamma, norm.beta, norm.eps))
         return Head(self._poolings(), tuple(steps), checkpoint.width)
+
+    def _sparse_head(self) -> SparseHead:
+        """Raises CheckpointError where the logits have no bias."""
+        names, shape, sentence = (
+            self.names.masked_lm,
+            self.checkpoint.architecture,
+            self.checkpoint.sentence,
+        )
+        assert sentence is not None
+        norm = self.norm(names.norm, torch.float32)
+        table = f"{names.decoder}.weight"
+        table = table if table in self.tensors else f"{self.names.word}.weight"
+        return SparseHead(
+            steps=(
+                self._head_layer(names.dense, names.activation or shape.hidden_act),
+                HeadNorm(norm.gamma, norm.beta, norm.eps),
+            ),
+            vocabulary=vocabulary_blocks(
+                self._trunk(table), self._vocabulary_bias(names), self.backend
+            ),
+            width=shape.vocab_size,
+            twice_log1p=sentence.twice_log1p,
+        )
+
+    def _vocabulary_bias(self, names: MaskedLmNames) -> Tensor:
+        """The bias of the logits: the decoder's, else the one that is tied to it."""
+        for name in (f"{names.decoder}.bias", names.bias):
+            if name in self.tensors:
+                return self._trunk(str(name))
+        if names.bias is not None:
+            raise CheckpointError(
+                f"{self.checkpoint.folder}: there is neither {names.bias} nor "
+                f"{names.decoder}.bias among the weights: this is no masked language model"
+            )
+        return self._bias(names.decoder, self.checkpoint.architecture.vocab_size, self.dtype)
 
     def _poolings(self) -> tuple[Pooling, ...]:
         if not self.checkpoint.task.is_classifier:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.models.names import CONFIGURED, Names
+from packhorse.models.names import CONFIGURED, MaskedLmNames, Names
 
 MODERNBERT = Names(
     word="embeddings.tok_embeddings",
@@ -22,8 +22,12 @@ MODERNBERT = Names(
         "mlp": "mlp_bias",
         "norm": "norm_bias",
         "head": "classifier_bias",
+        "decoder": "decoder_bias",
     },
     head=(("head.dense", CONFIGURED), ("classifier", None)),
     token_head=(("head.dense", CONFIGURED), ("classifier", None)),
     head_norm="head.norm",
+    masked_lm=MaskedLmNames(
+        dense="head.dense", norm="head.norm", activation=CONFIGURED, decoder="decoder", bias=None
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from packhorse.models.names import Names
+from packhorse.models.roberta import LM_HEAD
 
 MPNET = Names(
     token_type=None,
@@ -13,4 +14,5 @@ MPNET = Names(
     attention_output="encoder.layer.{i}.attention.attn.o",
     attention_norm="encoder.layer.{i}.attention.LayerNorm",
     head=(("classifier.dense", "tanh"), ("classifier.out_proj", None)),
+    masked_lm=LM_HEAD,
 )

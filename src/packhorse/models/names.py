@@ -19,6 +19,23 @@ def numbered(layer: int, config: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedLmNames:
+    """What a family calls the head of its masked language model; the defaults are BERT's.
+
+    dense, norm   from the hidden size to that of the embeddings, then LayerNorm
+    activation    between them; None: that of the feed-forwards
+    decoder       gives the logits; without a weight of its own it is the table of embeddings
+    bias          of the logits, where the decoder has none; None: there is no other name for it
+    """
+
+    dense: str = "cls.predictions.transform.dense"
+    norm: str = "cls.predictions.transform.LayerNorm"
+    activation: str | None = None
+    decoder: str = "cls.predictions.decoder"
+    bias: str | None = "cls.predictions.bias"
+
+
+@dataclass(frozen=True, slots=True)
 class Names:
     """Names without the family's prefix and without ".weight" and ".bias"; None: has no such part.
 
@@ -37,6 +54,7 @@ class Names:
     biases         a dense layer's or a norm's role to the config's key that says if it has a bias;
                    roles are attention, mlp, norm and head; one that is not there always has
     head_norm      LayerNorm after the head's first layer
+    masked_lm      the head of the masked language model
     position_table, position_norm, position_key, position_query  of DeBERTa's relative positions
     """
 
@@ -64,6 +82,7 @@ class Names:
     first_norm: bool = True
     biases: Mapping[str, str] = field(default_factory=dict)
     head_norm: str | None = None
+    masked_lm: MaskedLmNames = MaskedLmNames()
     position_table: str = "encoder.rel_embeddings"
     position_norm: str = "encoder.LayerNorm"
     position_key: str = "encoder.layer.{i}.attention.self.pos_key_proj"

@@ -49,6 +49,7 @@ def load_tensors(
     *,
     prefix: str,
     ignorable: Sequence[str] = (),
+    optional: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Tensor]:
     """Every expected tensor by its name, in the checkpoint's type, mapped into memory.
 
@@ -56,6 +57,7 @@ def load_tensors(
                ("embeddings.word_embeddings.weight"), heads as they are ("classifier.weight")
     prefix     the family's prefix without the dot ("bert"), which a file's names may have or lack
     ignorable  patterns (as in ``fnmatch``) of names, prefix removed, that may be there unread
+    optional   as ``expected``, of tensors that may be missing
 
     The tensors are views of the files: copy or convert them before a file can
     change, and never write to them.
@@ -66,13 +68,14 @@ def load_tensors(
     found: dict[str, Tensor] = {}
     faults = _Faults()
     ignored = []
+    shapes = dict(expected) | dict(optional or {})
     for stored_name, tensor in iterate(checkpoint):
         name = plain_name(stored_name, prefix)
         if name in found:
             faults.repeated.append(stored_name)
-        elif name in expected:
+        elif name in shapes:
             found[name] = tensor
-            faults.check(name, tensor, expected[name])
+            faults.check(name, tensor, shapes[name])
         elif any(fnmatchcase(name, pattern) for pattern in ignorable):
             ignored.append(stored_name)
         else:

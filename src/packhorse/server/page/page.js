@@ -28,6 +28,7 @@
         classify: { name: "classifies texts", send: "Classify", text: "Text", hint: "The model gives a score for each of its labels.", sample: "This product is amazing and I love it!" },
         token_classify: { name: "finds entities", send: "Find entities", text: "Text", hint: "The model marks the parts of a text that it has a label for.", sample: "Ada Lovelace met Charles Babbage in London." },
         rerank: { name: "ranks documents", send: "Rank", text: "Documents, one a line", query: "Query", hint: "The model scores how well each document answers the query.", sample: "The Eiffel Tower is 330 metres tall.\nIt rained all day in Paris.\nBread is baked from flour and water.", ask: "How tall is the Eiffel Tower?" },
+        embed_sparse: { name: "embeds texts sparsely", send: "Embed", text: "Texts, one a line", hint: "The model gives weights to tokens of its vocabulary, here by their ids.", sample: "A good film.\nI liked the movie." },
         embed: { name: "embeds texts", send: "Embed", text: "Texts, one a line", hint: "The model turns each text into a vector; near vectors mean alike.", sample: "A good film.\nI liked the movie.\nIt rained all day." },
       },
     },
@@ -55,6 +56,7 @@
         classify: { name: "文本分类", send: "分类", text: "文本", hint: "模型为每个标签给出分数。", sample: "This product is amazing and I love it!" },
         token_classify: { name: "实体识别", send: "识别实体", text: "文本", hint: "模型标出文本中它有标签的部分。", sample: "Ada Lovelace met Charles Babbage in London." },
         rerank: { name: "文档排序", send: "排序", text: "文档，每行一篇", query: "查询", hint: "模型给每篇文档打分，看它多大程度上回答了查询。", sample: "The Eiffel Tower is 330 metres tall.\nIt rained all day in Paris.\nBread is baked from flour and water.", ask: "How tall is the Eiffel Tower?" },
+        embed_sparse: { name: "稀疏向量", send: "计算向量", text: "文本，每行一条", hint: "模型为词表中的 token 给出权重，这里以 id 表示。", sample: "A good film.\nI liked the movie." },
         embed: { name: "文本向量", send: "计算向量", text: "文本，每行一条", hint: "模型把每条文本变成向量，意思相近的向量也相近。", sample: "A good film.\nI liked the movie.\nIt rained all day." },
       },
     },
@@ -257,6 +259,7 @@
       case "token_classify": return { path: "v1/token_classify", body: { inputs: text } };
       case "rerank": return query ? { path: "rerank", body: { query, texts: lines } } : null;
       case "embed": return { path: "embed", body: { inputs: lines } };
+      case "embed_sparse": return { path: "embed_sparse", body: { inputs: lines } };
       default: return { path: "predict", body: { inputs: !at("pair-field").hidden && pair.trim() ? [text, pair] : text } };
     }
   }
@@ -293,7 +296,7 @@
   }
 
   function showAnswer({ task: name, asked, body, headers }) {
-    const parts = { classify: labels, token_classify: entities, rerank: documents, embed: vectors }[name](body, asked);
+    const parts = { classify: labels, token_classify: entities, rerank: documents, embed: vectors, embed_sparse: weights }[name](body, asked);
     const cut = Number(headers.get("x-truncated") || 0);
     parts.push(element("p", { class: "times" }, words().times(number(Number(headers.get("x-total-time")), 1), number(Number(headers.get("x-compute-tokens"))), cut)));
     at("result").replaceChildren(...parts);
@@ -335,6 +338,15 @@
     }
     text.append(letters.slice(end).join(""));
     return [text];
+  }
+
+  function weights(body, asked) {
+    return body.flatMap((each, place) => {
+      const heaviest = [...each].sort((a, b) => b.value - a.value).slice(0, MOST_BARS);
+      const parts = [element("p", {}, asked.inputs[place]), bars(heaviest.map(({ index, value }) => [String(index), value]))];
+      if (each.length > MOST_BARS) parts.push(element("p", { class: "hint" }, words().more(each.length - MOST_BARS)));
+      return parts;
+    });
   }
 
   function vectors(body, asked) {

@@ -1,4 +1,4 @@
-"""POST /embed, /embed_all and /similarity, in the shapes of text-embeddings-inference."""
+"""POST /embed, /embed_all, /embed_sparse and /similarity, in text-embeddings-inference's shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from packhorse.request import Answer, Sequences
 from packhorse.sentence import SentenceModules
-from packhorse.server.matrices import rows_as_json
+from packhorse.server.matrices import rows_as_json, sparse_as_json
 from packhorse.server.model_route import (
     Asking,
     ModelRoute,
@@ -21,7 +21,7 @@ from packhorse.server.model_route import (
 )
 from packhorse.server.schemas import Ids, TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
-from packhorse.vectors import checked_dimensions, cosine, finished
+from packhorse.vectors import checked_dimensions, cosine, finished, sparse_vectors
 
 Truncation = Literal["right", "left", "Right", "Left"]
 
@@ -42,6 +42,15 @@ class EmbedRequest(msgspec.Struct):
     prompt_name: str | None = None
     normalize: bool = True
     dimensions: int | None = None
+
+
+class EmbedSparseRequest(msgspec.Struct):
+    """``POST /embed_sparse``; as in ``EmbedRequest``."""
+
+    inputs: TextsOrIds
+    truncate: bool | None = None
+    truncation_direction: Truncation = "right"
+    prompt_name: str | None = None
 
 
 class SimilarityInputs(msgspec.Struct):
@@ -154,6 +163,26 @@ class EmbedAll(EmbeddingRoute):
         assert answer.row_counts is not None
         rows = np.split(answer.values, np.cumsum(answer.row_counts)[:-1])
         return encode_json(await rows_as_json(rows))
+
+
+class EmbedSparse(EmbeddingRoute):
+    """``POST /embed_sparse``."""
+
+    name = "embed_sparse"
+    tasks = (Task.EMBED_SPARSE,)
+    _decoder = msgspec.json.Decoder(EmbedSparseRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """For each input the weights that are not 0, by token id, in order of the ids."""
+        request = self.read(self._decoder, asking)
+        answer = await self.vectors(
+            asking,
+            texts_or_ids(request.inputs, "inputs"),
+            prompt_name=request.prompt_name,
+            truncate=request.truncate,
+            direction=request.truncation_direction,
+        )
+        return encode_json(await sparse_as_json(sparse_vectors(answer)))
 
 
 class Similarity(EmbeddingRoute):

@@ -14,7 +14,7 @@ Packhorse {version} serves {model}.
 
 POST /predict       {{"inputs": "a text"}}: labels with scores
                     a pair: {{"inputs": ["a", "b"]}}, a batch: {{"inputs": [["a"], ["b", "c"]]}}
-POST /embed         vectors; /embed_all: of every token; /similarity: cosines
+POST /embed         vectors; /embed_all: of every token; /embed_sparse; /similarity: cosines
 POST /rerank        texts by how well they answer a query (/v1/rerank, /v2/rerank: Cohere's shape)
 POST /v1/embeddings as OpenAI; GET /v1/models
 POST /classify      as vLLM; /score: pairs of texts

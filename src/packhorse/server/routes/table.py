@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packhorse.server.model_route import Asking, ModelRoute
-from packhorse.server.routes.embed import Embed, EmbedAll, Similarity
+from packhorse.server.routes.embed import Embed, EmbedAll, EmbedSparse, Similarity
 from packhorse.server.routes.openai import Embeddings
 from packhorse.server.routes.rerank import Rerank, RerankDocuments
 from packhorse.server.routes.token_classify import TokenClassify
@@ -28,6 +28,7 @@ class OtherPredict(ModelRoute):
 PATHS: dict[str, type[ModelRoute]] = {
     "/embed": Embed,
     "/embed_all": EmbedAll,
+    "/embed_sparse": EmbedSparse,
     "/similarity": Similarity,
     "/rerank": Rerank,
     "/tokenize": Tokenize,
@@ -48,6 +49,7 @@ PATHS: dict[str, type[ModelRoute]] = {
 
 OWN_PATHS = {
     Task.EMBED: "/embed",
+    Task.EMBED_SPARSE: "/embed_sparse",
     Task.RERANK: "/rerank",
     Task.TOKEN_CLASSIFY: "/v1/token_classify",
 }
