@@ -1,5 +1,6 @@
 """The engine's policy, with a runner that computes nothing: logits are each sequence's first id."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from packhorse.channel.codec import decode_completions, encode_completions
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.engine import Engine
 from packhorse.engine.scheduler import Limits, Scheduler
+from packhorse.engine.wider_model import WiderModel
 from packhorse.errors import InternalError, NonFiniteOutputError
 from packhorse.request import (
     Completions,
@@ -52,6 +54,9 @@ class ScriptedRunner:
     def launch(self, batch: Sequences, *, wider: bool = False) -> ScriptedBatch:
         self.launched.append((len(batch), wider))
         return ScriptedBatch(lambda: self.forward(batch, wider))
+
+    def wider_is_ready(self) -> bool:
+        return True
 
     def memory(self) -> dict[str, int]:
         return {}
@@ -212,6 +217,59 @@ def test_an_overflowing_sequence_is_run_alone_and_its_neighbours_are_served(
     assert found.pop((5, 0))[1] == code
     assert found == {(i, 0): (i, 0) for i in range(10) if i != 5}
     assert runner.launched == [(10, False)] + [(1, False)] * 3 + [(1, True)] * has_wider
+
+
+class LoadingRunner(ScriptedRunner):
+    """Loads for as long as ``gate`` is shut, in a thread."""
+
+    def __init__(self, forward: Forward, fault: Exception | None = None) -> None:
+        super().__init__(forward, has_wider=True)
+        self.gate = threading.Event()
+        self.fault = fault
+        self.wider_model = WiderModel(self._load)
+
+    def _load(self) -> str:
+        assert self.gate.wait(30)
+        if self.fault is not None:
+            raise self.fault
+        return "the model"
+
+    def wider_is_ready(self) -> bool:
+        return self.wider_model.is_ready()
+
+    def launch(self, batch: Sequences, *, wider: bool = False) -> ScriptedBatch:
+        self.has_wider = not self.wider_model.has_failed
+        return super().launch(batch, wider=wider)
+
+
+def test_others_are_served_while_the_wider_model_is_loaded() -> None:
+    runner = LoadingRunner(poisoning(5, cured_by_wider=True))
+    engine = engine_with(runner)
+    engine.add(arrivals_of({1: [5, 3]}, first_id=5))
+    assert answers(engine) == {(1, 1): (10.0, 0)}
+    assert engine.is_loading
+    engine.add(arrivals_of({2: [2]}, first_id=20))
+    assert answers(engine) == {(2, 0): (20.0, 0)}
+    assert engine.is_loading
+    runner.gate.set()
+    runner.wider_model.close()
+    assert answers(engine) == {(1, 0): (5.0, 0)}
+    assert not engine.is_loading
+    assert [wider for _, wider in runner.launched] == [False, False, False, True]
+
+
+def test_without_a_wider_model_what_waits_for_it_has_failed_and_nothing_else() -> None:
+    runner = LoadingRunner(poisoning(5, cured_by_wider=True), MemoryError("planted"))
+    engine = engine_with(runner)
+    for ticket in (1, 2):  # the second time it is not tried again
+        engine.add(arrivals_of({ticket: [5, 3]}, first_id=5))
+        runner.gate.set()
+        found = answers(engine)
+        runner.wider_model.close()
+        found |= answers(engine)
+        assert found[ticket, 0][1] == NonFiniteOutputError.code
+        assert found[ticket, 1] == (10.0, 0)
+        assert not engine.is_loading
 
 
 def test_a_launch_that_raises_loses_nothing() -> None:

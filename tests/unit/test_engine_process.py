@@ -19,18 +19,24 @@ import pytest
 from packhorse.channel import codec, listener
 from packhorse.channel.board import Board
 from packhorse.channel.channel import Channel
-from packhorse.channel.vitals import Vitals
+from packhorse.channel.vitals import BEAT_SECONDS, SILENCE_SECONDS, Vitals
 from packhorse.engine.process import NAP_SECONDS, READ_SECONDS, DeviceBrokenError, EngineProcess
 from packhorse.engine.shares import shares_of
-from packhorse.errors import OverloadedError, UnavailableError
+from packhorse.errors import NonFiniteOutputError, OverloadedError, UnavailableError
 from packhorse.launch import SLOT_WORDS
 from packhorse.metrics import BATCH_SEQUENCES, BATCH_TOKENS, FAILED_BATCHES, QUEUED_SEQUENCES
-from packhorse.request import Arrivals, Completions, Sequences, bounds_of
+from packhorse.request import Arrivals, Completions, Output, Sequences, bounds_of
 from packhorse.server.engine_client import EngineLink
 from packhorse.server.pending import Pending
 from packhorse.server.terms import ANYONE, Terms
 from tests.e2e.fake_engine.sitecustomize import CONTROL_FILE, FakeEngine
-from tests.unit.test_engine import ScriptedBatch, ScriptedRunner, engine_with, healthy
+from tests.unit.test_engine import (
+    LoadingRunner,
+    ScriptedBatch,
+    ScriptedRunner,
+    engine_with,
+    healthy,
+)
 from tests.unit.test_scheduler import arrivals_of
 
 
@@ -315,6 +321,38 @@ def test_a_front_end_that_speaks_another_protocol_is_cut_off(rig: Rig) -> None:
 
     rig.start()
     asyncio.run(main())
+
+
+def test_while_the_wider_model_is_loaded_the_engine_beats_and_serves(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflowing(batch: Sequences, wider: bool) -> Output:
+        output = healthy(batch, wider)
+        if not wider:
+            output.codes[batch.lengths == 7] = NonFiniteOutputError.code
+        return output
+
+    runner = LoadingRunner(overflowing)
+    monkeypatch.setattr(FakeEngine, "load", lambda *_: engine_with(runner))
+
+    async def main() -> None:
+        link = await ready_link(rig)
+        overflowed = send(link, 7)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:  # longer than a silent engine is taken for well
+            good = send(link, 4)
+            await asyncio.wait_for(good.future, 1)
+            assert rig.vitals.fault(time.monotonic() + SILENCE_SECONDS - 1) is None
+            await asyncio.sleep(0.05)
+        assert not overflowed.future.done()
+        runner.gate.set()
+        await asyncio.wait_for(overflowed.future, BEAT_SECONDS)  # without anything that wakes it
+        assert not overflowed.parts[0][0].failed
+        link.close()
+
+    rig.start()
+    asyncio.run(main())
+    assert rig.error is None
 
 
 def test_failing_requests_do_not_end_a_good_device(rig: Rig) -> None:

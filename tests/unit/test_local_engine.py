@@ -29,6 +29,7 @@ class FakeEngine:
     """Answers whatever was added at the next step."""
 
     completion_fd: int | None = None
+    is_loading = False
 
     def __init__(self) -> None:
         self.info = {"device": "none"}
@@ -86,9 +87,9 @@ def answered(future: Future[Answer]) -> bool:
     return future.result(SOON).values.shape == (1, 2)
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
+def eventually(holds: Callable[[], bool], seconds: float = SOON) -> bool:
     """Whether it holds soon."""
-    deadline = time.monotonic() + SOON
+    deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.01)
     return holds()
@@ -280,3 +281,22 @@ def test_a_load_that_fails_raises_here_and_leaves_nothing() -> None:
             LocalEngine(load, 2)
     if before is not None:
         assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_model_that_is_loaded_meanwhile_needs_no_other_call_to_be_noticed() -> None:
+    loaded = threading.Event()
+
+    class Loading(FakeEngine):
+        @property
+        def is_loading(self) -> bool:  # type: ignore[override]
+            return bool(self._waiting) and not loaded.is_set()
+
+        def step(self) -> list[Completions]:
+            return [] if self.is_loading else super().step()
+
+    engine = local(Loading())
+    future = engine.submit(sequences())
+    assert not eventually(future.done, 0.3)
+    loaded.set()
+    assert answered(future)
+    engine.close()

@@ -114,6 +114,9 @@ class CpuRunner:
         self._queue.put(running)
         return running
 
+    def wider_is_ready(self) -> bool:
+        return False
+
     def memory(self) -> dict[str, int]:
         return {}
 

@@ -13,10 +13,10 @@ import logging
 import os
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from packhorse.checkpoint import Architecture
 from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs
 from packhorse.engine.model_runner import checked_output
 from packhorse.engine.sparse_output import PAIR, most_rows, sparse_rows
+from packhorse.engine.wider_model import WiderModel
 from packhorse.errors import DeviceError
 from packhorse.kernels import Ops
 from packhorse.models.backend import Layout
@@ -119,7 +120,7 @@ class CudaRunner:
     """A ``ModelRunner`` on one GPU.
 
     load_wider  makes the same model in a type with a wider range, for sequences
-                whose output is not finite; None where there is none
+                whose output is not finite, in another thread; None where there is none
     max_tokens  None: the smallest budget that keeps the GPU busy, found by timing the graphs
     graphs      False launches kernel by kernel, for comparison
     overlap     False has one batch in flight, so the GPU waits while the next one is formed
@@ -154,8 +155,7 @@ class CudaRunner:
         self._device = device
         self._explicit = model
         self._counted = _counting_from_first(model, architecture.first_position)
-        self._load_wider = load_wider
-        self._wider: PackedEncoder | None = None
+        self._wider = None if load_wider is None else WiderModel(partial(self._warmed, load_wider))
         self._stream = torch.cuda.Stream(device)
         self._fewest_tokens = max(FEWEST_TOKENS, architecture.max_positions)
         if max_tokens is not None and max_tokens < architecture.max_positions:
@@ -190,7 +190,10 @@ class CudaRunner:
     @property
     def has_wider(self) -> bool:
         """Whether ``launch`` can run a batch in a wider type."""
-        return self._load_wider is not None
+        return self._wider is not None and not self._wider.has_failed
+
+    def wider_is_ready(self) -> bool:
+        return self._wider is not None and self._wider.is_ready()
 
     def launch(self, batch: Sequences, *, wider: bool = False) -> CudaBatch:
         slot = self._slots.popleft()
@@ -224,6 +227,8 @@ class CudaRunner:
         }
 
     def close(self) -> None:
+        if self._wider is not None:
+            self._wider.close()
         torch.cuda.synchronize(self._device)
         if self._watcher is not None:
             self._watcher.close()
@@ -339,19 +344,29 @@ class CudaRunner:
         return Layout(positions, types, buffers.cu_seqlens[: count + 1], starts, ends)
 
     def _wider_model(self, counted: bool) -> PackedEncoder:
-        """The same model in a wider type, loaded when it is first needed."""
-        if self._wider is None:
-            assert self._load_wider is not None
-            started = time.monotonic()
-            self._wider = self._load_wider()
-            logger.warning(
-                "a sequence overflowed: loaded the model in %s in %.1f s to compute such ones",
-                self._wider.embeddings.word.dtype,
-                time.monotonic() - started,
-            )
+        """The same model in a wider type; see ``wider_is_ready``."""
+        assert self._wider is not None
         if not counted:
-            return self._wider
-        return _counting_from_first(self._wider, self._architecture.first_position)
+            return self._wider.model()
+        return _counting_from_first(self._wider.model(), self._architecture.first_position)
+
+    def _warmed(self, load: Callable[[], PackedEncoder]) -> PackedEncoder:
+        """A model whose kernels are compiled; in a thread of its own, beside running batches."""
+        torch.cuda.set_device(self._device)  # each thread has its own
+        stream = torch.cuda.Stream(self._device)
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            model = load()
+            counted = _counting_from_first(model, self._architecture.first_position)
+            for tokens in (1, self._architecture.max_positions):  # kernels differ for few rows
+                header = torch.tensor([1, 0, tokens, tokens], dtype=torch.int32).to(self._device)
+                num_sequences, cu_seqlens, segment_starts = header[:1], header[1:3], header[3:]
+                positions, starts, ends, types = self._kernels.expand(
+                    cu_seqlens, num_sequences, tokens, segment_starts=segment_starts
+                )
+                layout = Layout(positions, types, cu_seqlens, starts, ends)
+                counted.forward(torch.zeros_like(positions), layout)
+        stream.synchronize()
+        return model
 
 
 def _counting_from_first(model: PackedEncoder, first_position: int) -> PackedEncoder:

@@ -81,6 +81,7 @@ class Engine:
         self._last_done = 0.0
         self._launched: list[tuple[int, int]] = []
         self._suspects: deque[_Work] = deque()  # to be run apart: mostly what failed in company
+        self._overflowed: list[_Work] = []  # waits for the model in a wider type to be loaded
         self._journal: Journal | None = None
         self._quarantine: Quarantine | None = None
         self.info: dict[str, Any] = {}
@@ -115,6 +116,11 @@ class Engine:
     def is_ahead(self) -> bool:
         """Whether the device has a batch to go on with when the one that runs is done."""
         return len(self._running) > 1
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether something waits for a model that is being loaded: call ``step`` now and then."""
+        return bool(self._overflowed)
 
     @property
     def completion_fd(self) -> int | None:
@@ -153,6 +159,8 @@ class Engine:
         while self._running and self._running[0].launched.done():
             run = self._running.popleft()
             finished.append((run.work, run.started, self._collect(run)))
+        if self._overflowed:
+            self._resume_overflowed(finished)
         self._launch_waiting(finished)
         return [
             completions
@@ -178,6 +186,21 @@ class Engine:
     def close(self) -> None:
         """Give the device back; what is in flight is lost."""
         self._runner.close()
+
+    def _resume_overflowed(self, finished: list[_Finished]) -> None:
+        """Queue what waits for the wider model once that is there; without it, it has failed."""
+        try:
+            if not self._runner.wider_is_ready():
+                return
+        except Exception:
+            logger.exception("the model could not be loaded in a wider type")
+            now, width = time.monotonic(), self._runner.width
+            for work in self._overflowed:
+                output = _failed_output(work.batch, width, NonFiniteOutputError.code)
+                finished.append((work, now, output))
+        else:
+            self._suspects.extend(self._overflowed)
+        self._overflowed.clear()
 
     def _launch_waiting(self, finished: list[_Finished]) -> None:
         """Fill the device; a batch that cannot be launched is split, or ends in ``finished``."""
@@ -292,10 +315,12 @@ class Engine:
         alone = len(output.codes) == 1
         if alone and not self._runner.has_wider:
             return
-        if len(bad) == len(output.codes) > MANY:
+        if alone:
+            self._overflowed.append(_Work(work.batch, wider=True))
+        elif len(bad) == len(output.codes) > MANY:
             self._suspects.extend(_Work(half) for half in work.batch.halves())
         else:
-            self._suspects.extend(_Work(work.batch.alone(row), wider=alone) for row in bad.tolist())
+            self._suspects.extend(_Work(work.batch.alone(row)) for row in bad.tolist())
         output.codes[bad] = PENDING
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.engine.engine import Engine
+from packhorse.engine.wider_model import LOADING_SECONDS
 from packhorse.errors import InternalError, UnavailableError
 from packhorse.request import Answer, Arrivals, Completions, Part, Sequences, answer_of, parts_of
 
@@ -258,8 +259,10 @@ class _Server:
 
     def _wait(self, selector: selectors.BaseSelector) -> None:
         """Until something arrived or a batch is done."""
-        polling = self._engine.completion_fd is None and self._engine.in_flight
-        for key, _ in selector.select(0 if polling else None):
+        timeout = LOADING_SECONDS if self._engine.is_loading else None
+        if self._engine.completion_fd is None and self._engine.in_flight:
+            timeout = 0
+        for key, _ in selector.select(timeout):
             _drain(key.fd)
 
     def _take(self) -> bool:

@@ -68,7 +68,13 @@ class ModelRunner(Protocol):
     def has_wider(self) -> bool: ...
 
     def launch(self, batch: Sequences, *, wider: bool = False) -> Launched:
-        """Start a batch and return while it runs."""
+        """Start a batch and return while it runs; a wider one once ``wider_is_ready``."""
+
+    def wider_is_ready(self) -> bool:
+        """Whether a wider batch can start at once; if not, the model for it is being loaded.
+
+        Where ``has_wider`` only. Raises what loading raised; ``has_wider`` is false from then on.
+        """
 
     def memory(self) -> dict[str, int]:
         """Device memory in bytes, by name; empty where the device is the CPU."""

@@ -38,6 +38,7 @@ from packhorse.channel.vitals import BEAT_SECONDS, Vitals
 from packhorse.engine.device_gauges import DeviceGauges
 from packhorse.engine.quarantine import Quarantine
 from packhorse.engine.shares import NUMBER_SHIFT, numbered, shares_of
+from packhorse.engine.wider_model import LOADING_SECONDS
 from packhorse.errors import InternalError, SetupError
 from packhorse.hardware import available_cpus
 from packhorse.launch import CLEARED, DEVICE_BROKEN, STANDBY, Launch, complain, learn, name_process
@@ -194,7 +195,7 @@ class EngineProcess:
                 return 0.0
             if time.monotonic() - self._last_news < self._poll_seconds:
                 return 0.0
-        return BEAT_SECONDS
+        return LOADING_SECONDS if self._engine.is_loading else BEAT_SECONDS
 
     def _accept(self) -> None:
         channel = listener.accept(self._accepting)

@@ -58,6 +58,7 @@ class FakeEngine:
     """
 
     completion_fd = None
+    is_loading = False
     padding_tokens = 0
 
     def __init__(self, config: Any, checkpoint: Any) -> None:

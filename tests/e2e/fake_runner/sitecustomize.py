@@ -96,6 +96,9 @@ class FakeRunner:
             os.abort()
         return FakeLaunched(batch, self._shift, self.width)
 
+    def wider_is_ready(self) -> bool:
+        return False
+
     def memory(self) -> dict[str, int]:
         return {}
 
