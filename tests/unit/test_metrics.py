@@ -122,10 +122,10 @@ def test_observations_are_counted_together() -> None:
 def test_shadow_checks_are_added_to_those_of_the_process_before() -> None:
     board = new_board()
     for _ in range(2):  # one process after the other, in the same slot
-        tokenizer = SimpleNamespace(shadow_checked=0, shadow_differences=0)
+        tokenizer = SimpleNamespace(shadow_counts=(0, 0))
         counts = ShadowCounts(tokenizer, board.slots[1])  # type: ignore[arg-type]
         for checked, differences in ((3, 0), (5, 1), (5, 1)):
-            tokenizer.shadow_checked, tokenizer.shadow_differences = checked, differences
+            tokenizer.shadow_counts = checked, differences
             counts.count()
     samples = shown(board)
     assert samples["packhorse_shadow_checked_texts_total"] == 10

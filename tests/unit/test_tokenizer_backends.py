@@ -245,9 +245,9 @@ def test_a_difference_found_while_serving_makes_tokenizers_serve_for_good(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokenizer = loaded(tmp_path, shadow_share=1.0)
-    tokenizer._serving = Wrong(tokenizer._serving)
+    tokenizer._libraries.serving = Wrong(tokenizer._libraries.serving)
     tokenizer.encode(["good film", "bad"])
-    assert (tokenizer.shadow_checked, tokenizer.shadow_differences) == (2, 0)
+    assert tokenizer.shadow_counts == (2, 0)
     assert tokenizer.backend == "nanotoken"
 
     texts: list[TextOrPair] = ["good", "secret xylophone", ("a", "secret fox"), "film"]
@@ -255,14 +255,14 @@ def test_a_difference_found_while_serving_makes_tokenizers_serve_for_good(
     assert found.input_ids.tolist() == tokenizer.encode(texts).input_ids.tolist()
     library = tokenizer.library.encode_batch(texts)
     assert found.input_ids.tolist() == [token for each in library for token in each.ids]
-    assert (tokenizer.shadow_checked, tokenizer.shadow_differences) == (6, 2)
+    assert tokenizer.shadow_counts == (6, 2)
     assert tokenizer.backend == "tokenizers"
     assert tokenizer.backend_reason == "nanotoken gave other ids for a text while serving"
     assert "secret" not in caplog.text
     assert "16 characters, SHA-256 " in caplog.text
 
     tokenizer.encode(texts)
-    assert tokenizer.shadow_checked == 6
+    assert tokenizer.shadow_counts[0] == 6
 
 
 def test_a_length_that_only_one_library_finds_too_great_is_a_difference(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_length_that_only_one_library_finds_too_great_is_a_difference(tmp_path
         def rows(self, texts: Sequence[str], special: bool) -> Rows:
             return self._backend.rows([text[:9] for text in texts], special)
 
-    tokenizer._serving = Short(tokenizer._serving)
+    tokenizer._libraries.serving = Short(tokenizer._libraries.serving)
     with pytest.raises(ValidationError, match=r"inputs\[1\] has 202 tokens"):
         tokenizer.encode(["good", "good " * 200], truncate=False)
     assert tokenizer.backend == "tokenizers"
@@ -285,8 +285,8 @@ def test_the_share_of_texts_that_is_checked(tmp_path: Path, share: float) -> Non
         tokenizer.encode(["good film"] * 200)
     for _ in range(400):
         tokenizer.encode(["good"])
-    assert tokenizer.shadow_checked == pytest.approx(2400 * share, abs=60)
-    assert (tokenizer.shadow_checked > 0) == (share > 0)
+    assert tokenizer.shadow_counts[0] == pytest.approx(2400 * share, abs=60)
+    assert (tokenizer.shadow_counts[0] > 0) == (share > 0)
     assert tokenizer.backend == "nanotoken"
 
 
@@ -295,7 +295,7 @@ def test_a_library_that_fails_is_replaced_and_the_request_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     tokenizer = loaded(tmp_path)
-    tokenizer._serving = Failing(tokenizer._serving, error)
+    tokenizer._libraries.serving = Failing(tokenizer._libraries.serving, error)
     assert tokenizer.encode(["good", "a xylophone"]).num_tokens > 5
     assert tokenizer.backend == "tokenizers"
     assert tokenizer.backend_reason == f"nanotoken raised {error.__name__}"
@@ -304,8 +304,9 @@ def test_a_library_that_fails_is_replaced_and_the_request_served(
 
 def test_a_failure_of_the_reference_itself_is_ours_and_quotes_nothing(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path, backend="tokenizers")
-    failing = Failing(tokenizer._reference, RuntimeError)
-    tokenizer._serving = tokenizer._reference = failing  # type: ignore[assignment]
+    failing = Failing(tokenizer._libraries.reference, RuntimeError)
+    libraries = tokenizer._libraries
+    libraries.serving = libraries.reference = failing  # type: ignore[assignment]
     with pytest.raises(InternalError) as caught:
         tokenizer.encode(["a xylophone"])
     error: BaseException | None = caught.value
@@ -316,7 +317,7 @@ def test_a_failure_of_the_reference_itself_is_ours_and_quotes_nothing(tmp_path: 
 
 def test_an_interrupt_is_no_failure_of_the_library(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path)
-    tokenizer._serving = Failing(tokenizer._serving, KeyboardInterrupt)
+    tokenizer._libraries.serving = Failing(tokenizer._libraries.serving, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         tokenizer.encode(["x"])
     assert tokenizer.backend == "nanotoken"
@@ -343,7 +344,7 @@ def test_threads_with_other_truncations_do_not_disturb_each_other(
         futures = [(i, pool.submit(calls[i])) for i in list(range(4)) * 12]
         for i, future in futures:
             assert future.result() == alone[i]
-    assert tokenizer.shadow_differences == 0
+    assert tokenizer.shadow_counts[1] == 0
 
 
 @pytest.mark.parametrize("backend", ["nanotoken", "gigatoken", "tokenizers"])

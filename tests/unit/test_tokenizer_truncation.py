@@ -266,8 +266,8 @@ def test_of_a_megabyte_only_a_few_kilobytes_are_tokenised(
     kind: str, text: str, direction: Direction
 ) -> None:
     tokenizer = fresh(kind, max_length=512)
-    counting = Counting(tokenizer._reference)
-    tokenizer._serving = counting
+    counting = Counting(tokenizer._libraries.reference)
+    tokenizer._libraries.serving = counting
     megabyte = huge(text, 1_000_000)
     sequences = tokenizer.encode([megabyte, "good", megabyte], direction=direction)
     assert sequences.lengths.tolist()[0] == sequences.lengths.tolist()[2] == 512
@@ -277,8 +277,8 @@ def test_of_a_megabyte_only_a_few_kilobytes_are_tokenised(
 
 def test_a_megabyte_need_not_be_tokenised_to_be_refused() -> None:
     tokenizer = fresh("word_piece", max_length=512)
-    counting = Counting(tokenizer._reference)
-    tokenizer._serving = counting
+    counting = Counting(tokenizer._libraries.reference)
+    tokenizer._libraries.serving = counting
     with pytest.raises(ValidationError, match=r"inputs\[1\] has more than 512 tokens"):
         tokenizer.encode(["good", "good film " * 100_000], truncate=False)
     with pytest.raises(ValidationError, match=r"inputs\[0\] has more than 512 tokens"):

@@ -76,7 +76,7 @@ class ShadowCounts:
 
     def count(self) -> None:
         """Add what is new."""
-        checked, differences = self._tokenizer.shadow_checked, self._tokenizer.shadow_differences
+        checked, differences = self._tokenizer.shadow_counts
         self._slot[metrics.SHADOW_CHECKED.first] += checked - self._checked
         self._slot[metrics.SHADOW_DIFFERENCES.first] += differences - self._differences
         self._checked, self._differences = checked, differences

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import tokenizers
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from packhorse.errors import CheckpointError
 from packhorse.request import Int32Array, bounds_of
+
+Result = TypeVar("Result")
 
 _IMPORTED_IN = os.getpid()
 
@@ -122,16 +124,24 @@ class LibraryFaultError(Exception):
     """A library failed on some text. Says how, and never holds the text."""
 
 
-def rows_of(backend: Backend, texts: Sequence[str], special: bool) -> Rows:
-    """``backend.rows``. Raises LibraryFaultError for whatever it raises, a Rust panic too."""
+def guarded(library: str, call: Callable[[], Result]) -> Result:
+    """What a library's ``call`` gives.
+
+    Raises LibraryFaultError for whatever that raises, a panic of Rust too.
+    """
     try:
-        return backend.rows(texts, special)
+        return call()
     except BaseException as error:  # a panic derives from nothing narrower
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        fault = f"{backend.name} raised {type(error).__name__}"
+        fault = f"{library} raised {type(error).__name__}"
     # Raised out here: the error above may quote the text, and must not even be the context.
     raise LibraryFaultError(fault)
+
+
+def rows_of(backend: Backend, texts: Sequence[str], special: bool) -> Rows:
+    """``backend.rows``. Raises LibraryFaultError as ``guarded`` does."""
+    return guarded(backend.name, lambda: backend.rows(texts, special))
 
 
 def may_use_threads(parallel: bool | None) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import tokenizers
 
 from packhorse.request import BoolArray, Int32Array, Sequences, bounds_of
-from packhorse.tokenizing.backends import LibraryFaultError
+from packhorse.tokenizing.backends import guarded
 from packhorse.tokenizing.safe_cuts import SafeCuts
 from packhorse.tokenizing.special_tokens import TextLayout
 
@@ -108,15 +109,10 @@ class OffsetReader:
         while True:
             if enough is not None and self.cuts is not None:
                 part = self.cuts.shorten(text, characters, "right")
-            try:
-                encoding = self.library.encode(part, add_special_tokens=False)
-            except BaseException as error:  # a panic of Rust derives from nothing narrower
-                if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                    raise
-                fault = f"tokenizers raised {type(error).__name__}"
-            else:
-                if enough is None or len(part) == len(text) or len(encoding.ids) >= enough:
-                    return encoding.ids, encoding.offsets
-                characters *= 4
-                continue
-            raise LibraryFaultError(fault)  # out here: the error above may quote the text
+            encoding = guarded("tokenizers", partial(self._encoding, part))
+            if enough is None or len(part) == len(text) or len(encoding.ids) >= enough:
+                return encoding.ids, encoding.offsets
+            characters *= 4
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        return self.library.encode(text, add_special_tokens=False)

@@ -1,7 +1,7 @@
 """Text in, packed ids out: the tokenizer of one checkpoint.
 
 Nothing here makes a Python object for each text: the fast libraries return
-arrays, and the rest is a few array operations a batch. Where neither can be
+arrays, and the rest is a few array operations a inputs. Where neither can be
 trusted with a checkpoint `tokenizers` serves, many times slower.
 
 A tokenizer may be used from several threads, and after a fork (see
@@ -11,14 +11,10 @@ A tokenizer may be used from several threads, and after a fork (see
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
-import random
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NoReturn, get_args
+from typing import NoReturn, get_args
 
 import numpy as np
 import tokenizers
@@ -33,16 +29,14 @@ from packhorse.errors import (
     ValidationError,
 )
 from packhorse.request import BoolArray, Int32Array, Sequences, TextOrPair, bounds_of, concatenate
-from packhorse.tokenizing.backends import (
-    Backend,
-    LibraryFaultError,
-    TokenizersBackend,
-)
+from packhorse.tokenizing.backends import Backend, LibraryFaultError, TokenizersBackend
 from packhorse.tokenizing.choice import BackendChoice, chosen_backend
 from packhorse.tokenizing.files import read_tokenizer, reads_token_types
+from packhorse.tokenizing.inputs import Inputs
 from packhorse.tokenizing.offsets import OffsetReader, Spans
 from packhorse.tokenizing.positions import positions_among_pads
 from packhorse.tokenizing.safe_cuts import Direction, safe_cuts
+from packhorse.tokenizing.shadowed import Shadowed
 from packhorse.tokenizing.special_tokens import pair_layout, text_layout
 from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first
 
@@ -56,35 +50,19 @@ _DIRECTIONS = get_args(Direction)
 class Tokenizer:
     """Turns texts and pairs into ``Sequences``, special tokens and truncation included.
 
-    max_length          the most tokens in a sequence, special tokens included
-    backend_reason      why the library that ``backend`` names serves
-    shadow_checked      texts that were encoded again, by `tokenizers`, to compare
-    shadow_differences  those for which the ids differed
+    max_length  the most tokens in a sequence, special tokens included
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        serving: Backend,
-        reference: TokenizersBackend,
-        reason: str,
-        shadow_share: float,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, libraries: Shadowed) -> None:
         """Puts loaded parts together; ``Tokenizer.load`` is what to call."""
         self.max_length = checkpoint.max_length
         self.folder = checkpoint.folder
-        self.backend_reason = reason
-        self.shadow_checked = 0
-        self.shadow_differences = 0
-        self._serving = serving
-        self._reference = reference
-        self._shadow_share = shadow_share
-        self._lock = threading.Lock()
+        self._libraries = libraries
         self._architecture = checkpoint.architecture
-        self._text_layout = text_layout(reference.library)
-        self._pair_layout = pair_layout(reference.library)
+        self._text_layout = text_layout(self.library)
+        self._pair_layout = pair_layout(self.library)
         self._has_segments = reads_token_types(checkpoint)
-        self._cuts = safe_cuts(reference.library)
+        self._cuts = safe_cuts(self.library)
         self._reader = Reader(self._cuts)
         self._check_fit()
 
@@ -119,12 +97,22 @@ class Tokenizer:
         reference = TokenizersBackend(text, parallel)
         serving, reason = chosen_backend(backend, text, reference, parallel)
         log.info("tokenizer: %s serves: %s", serving.name, reason)
-        return cls(checkpoint, serving, reference, reason, shadow_share)
+        return cls(checkpoint, Shadowed(serving, reference, reason, shadow_share))
 
     @property
     def backend(self) -> str:
         """The library that serves: nanotoken, gigatoken or tokenizers."""
-        return self._serving.name
+        return self._libraries.serving.name
+
+    @property
+    def backend_reason(self) -> str:
+        """Why that one serves."""
+        return self._libraries.reason
+
+    @property
+    def shadow_counts(self) -> tuple[int, int]:
+        """Texts that `tokenizers` encoded again to compare, and those whose ids differed."""
+        return self._libraries.checked, self._libraries.differences
 
     @property
     def library(self) -> tokenizers.Tokenizer:
@@ -132,7 +120,7 @@ class Tokenizer:
 
         Every thread shares it: never turn on its truncation or padding.
         """
-        return self._reference.library
+        return self._libraries.reference.library
 
     def encode(
         self,
@@ -153,15 +141,11 @@ class Tokenizer:
         """
         if direction not in _DIRECTIONS:
             raise ValidationError("the truncation direction must be right or left")
-        if isinstance(inputs, (str, bytes)):
-            raise ValidationError("inputs must be a list of texts or pairs, not one text")
-        inputs = inputs if type(inputs) is list else list(inputs)
-        is_pair = None if set(map(type, inputs)) <= {str} else _pairs_among(inputs)
-        batch = _Batch(inputs, is_pair, truncate, direction)
+        checked = Inputs.checked(inputs, truncate, direction)
         try:
-            return self._fitted(self._served(batch))
+            return self._fitted(self._libraries.read(self._sequences, checked))
         except LibraryFaultError as fault:
-            raise _explained(fault, inputs) from None
+            raise _explained(fault, checked.all) from None
 
     def encode_with_offsets(
         self, texts: Sequence[str], *, truncate: bool = True, stride: int | None = None
@@ -211,99 +195,53 @@ class Tokenizer:
         ids_in_order = np.fromiter(chain.from_iterable(kept), np.int32, bounds[-1])
         return self._fitted(Sequences(ids_in_order, bounds, too_long))
 
-    def _served(self, batch: _Batch) -> Sequences:
-        """The batch by whichever library serves, with the shadow check; falls back for good."""
-        serving = self._serving
-        if serving is self._reference:
-            return self._sequences(serving, batch)
-        try:
-            sequences = self._sequences(serving, batch)
-        except LibraryFaultError as fault:
-            sequences = self._sequences(self._reference, batch)  # raises if the text is at fault
-            self._fall_back(str(fault))
-            return sequences
-        if self._shadow_share > 0 and self._differs(batch, sequences):
-            self._fall_back(f"{serving.name} gave other ids for a text while serving")
-            return self._sequences(self._reference, batch)
-        return sequences
-
-    def _differs(self, batch: _Batch, sequences: Sequences) -> bool:
-        """Whether `tokenizers` gives other ids for any of a few inputs drawn at random."""
-        count = int(self._shadow_share * len(sequences) + random.random())
-        drawn = random.sample(range(len(sequences)), min(count, len(sequences)))
-        different = [
-            i for i in drawn if not self._confirmed(batch.only(i), sequences.slice(i, i + 1))
-        ]
-        for i in different:
-            which = _fingerprint(batch.inputs[i])
-            log.warning("%s and tokenizers differ on %s", self._serving.name, which)
-        with self._lock:
-            self.shadow_checked += len(drawn)
-            self.shadow_differences += len(different)
-        return bool(different)
-
-    def _confirmed(self, batch: _Batch, found: Sequences) -> bool:
-        try:
-            expected = self._sequences(self._reference, batch)
-        except LibraryFaultError:
-            return True  # says nothing about the other library, and must not fail the request
-        except ValidationError:
-            return False  # too long after all
-        return np.array_equal(found.input_ids, expected.input_ids)
-
-    def _fall_back(self, reason: str) -> None:
-        with self._lock:
-            self._serving = self._reference
-            self.backend_reason = reason
-        log.warning("tokenizer: tokenizers serves from now on: %s", reason)
-
-    def _sequences(self, backend: Backend, batch: _Batch) -> Sequences:
+    def _sequences(self, backend: Backend, inputs: Inputs) -> Sequences:
         """The batch, tokenised and truncated; ids not yet compared with the model."""
-        if batch.is_pair is None:
-            return self._texts(backend, batch, range(len(batch.inputs)))
-        texts, pairs = (np.flatnonzero(kind).tolist() for kind in (~batch.is_pair, batch.is_pair))
+        if inputs.is_pair is None:
+            return self._texts(backend, inputs, range(len(inputs.all)))
+        texts, pairs = (np.flatnonzero(kind).tolist() for kind in (~inputs.is_pair, inputs.is_pair))
         if not texts:
-            return self._pairs(backend, batch, pairs)
+            return self._pairs(backend, inputs, pairs)
         if not pairs:
-            return self._texts(backend, batch, texts)
-        parts = [self._texts(backend, batch, texts), self._pairs(backend, batch, pairs)]
+            return self._texts(backend, inputs, texts)
+        parts = [self._texts(backend, inputs, texts), self._pairs(backend, inputs, pairs)]
         return concatenate(parts).take(np.argsort(texts + pairs))
 
-    def _texts(self, backend: Backend, batch: _Batch, places: Sequence[int]) -> Sequences:
-        texts = batch.inputs if batch.is_pair is None else [batch.inputs[i] for i in places]
-        rows, whole = self._reader.rows(backend, texts, True, self.max_length, batch.direction)
+    def _texts(self, backend: Backend, inputs: Inputs, places: Sequence[int]) -> Sequences:
+        texts = inputs.all if inputs.is_pair is None else [inputs.all[i] for i in places]
+        rows, whole = self._reader.rows(backend, texts, True, self.max_length, inputs.direction)
         if rows.bounds[-1] <= self.max_length:  # all of them together: spares one text 3 µs
             return Sequences(rows.ids, rows.bounds, np.zeros(len(texts), np.bool_))
         lengths = rows.lengths
         too_long = lengths > self.max_length
         if not np.count_nonzero(too_long):
             return Sequences(rows.ids, rows.bounds, too_long)
-        if not batch.truncate:
-            self._refuse(batch, places, lengths, whole)
-        rows = self._text_layout.trimmed(rows, self.max_length, batch.direction)
+        if not inputs.truncate:
+            self._refuse(inputs, places, lengths, whole)
+        rows = self._text_layout.trimmed(rows, self.max_length, inputs.direction)
         return Sequences(rows.ids, rows.bounds, too_long)
 
-    def _pairs(self, backend: Backend, batch: _Batch, places: Sequence[int]) -> Sequences:
+    def _pairs(self, backend: Backend, inputs: Inputs, places: Sequence[int]) -> Sequences:
         layout = self._pair_layout
         if layout is None or self.max_length < layout.num_tokens:
             raise ValidationError(
-                f"inputs[{batch.first + places[0]}] is a pair, which this model cannot read: "
+                f"inputs[{inputs.first + places[0]}] is a pair, which this model cannot read: "
                 + ("it has no template for pairs" if layout is None else "its sequences are short")
             )
         room = self.max_length - layout.num_tokens
-        texts = [text for i in places for text in batch.inputs[i]]
-        rows, whole = self._reader.rows(backend, texts, False, room, batch.direction)
+        texts = [text for i in places for text in inputs.all[i]]
+        rows, whole = self._reader.rows(backend, texts, False, room, inputs.direction)
         counts = rows.lengths.reshape(-1, 2)
         both_whole = None if whole is None else whole[0::2] & whole[1::2]
         lengths = counts.sum(axis=1, dtype=np.int32) + np.int32(layout.num_tokens)
-        if not batch.truncate and lengths.max(initial=0) > self.max_length:
-            self._refuse(batch, places, lengths, both_whole)
+        if not inputs.truncate and lengths.max(initial=0) > self.max_length:
+            self._refuse(inputs, places, lengths, both_whole)
         if room % 2 and both_whole is not None:  # it matters which is longer, by how much not
             for i in np.flatnonzero((counts > room).all(axis=1) & ~both_whole).tolist():
                 pair = texts[2 * i : 2 * i + 2]
-                counts[i] = self._reader.ranked_counts(backend, pair, batch.direction)
+                counts[i] = self._reader.ranked_counts(backend, pair, inputs.direction)
         kept = longest_first(counts[:, 0], counts[:, 1], room)
-        rows = layout.joined(rows, kept, batch.direction)
+        rows = layout.joined(rows, kept, inputs.direction)
         return Sequences(
             rows.ids,
             rows.bounds,
@@ -312,14 +250,14 @@ class Tokenizer:
         )
 
     def _refuse(
-        self, batch: _Batch, places: Sequence[int], lengths: Int32Array, whole: BoolArray | None
+        self, inputs: Inputs, places: Sequence[int], lengths: Int32Array, whole: BoolArray | None
     ) -> NoReturn:
         """Raises ValidationError for the first input that is too long."""
         i = int(np.argmax(lengths > self.max_length))
         is_count = whole is None or whole[i]
         found = f"{lengths[i]}" if is_count else f"more than {self.max_length}"
         raise ValidationError(
-            f"inputs[{batch.first + places[i]}] has {found} tokens, special tokens included, and "
+            f"inputs[{inputs.first + places[i]}] has {found} tokens, special tokens included, and "
             f"the limit is {self.max_length}: shorten it, or set truncate to true to have it cut"
         )
 
@@ -366,44 +304,6 @@ class Tokenizer:
             )
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Checked inputs and how to truncate them.
-
-    is_pair  bool (N,), or None when all inputs are texts
-    first    the index that the caller knows inputs[0] by
-    """
-
-    inputs: list[Any]
-    is_pair: BoolArray | None
-    truncate: bool
-    direction: Direction
-    first: int = 0
-
-    def only(self, i: int) -> _Batch:
-        is_pair = None if self.is_pair is None else self.is_pair[i : i + 1]
-        return _Batch(self.inputs[i : i + 1], is_pair, self.truncate, self.direction, i)
-
-
-def _pairs_among(inputs: list[Any]) -> BoolArray:
-    """Which inputs are pairs, bool (N,). Raises ValidationError for what is neither."""
-    is_pair = np.zeros(len(inputs), np.bool_)
-    for i, each in enumerate(inputs):
-        if isinstance(each, str):
-            continue
-        if not isinstance(each, (tuple, list)):
-            found = type(each).__name__
-        elif len(each) != 2:
-            found = f"{type(each).__name__} of {len(each)}"
-        elif not all(isinstance(text, str) for text in each):
-            found = "pair of " + " and ".join(type(text).__name__ for text in each)
-        else:
-            is_pair[i] = True
-            continue
-        raise ValidationError(f"inputs[{i}] must be a text or a pair of texts, not a {found}")
-    return is_pair
-
-
 def _explained(fault: LibraryFaultError, inputs: Sequence[TextOrPair]) -> ServedError:
     """What to answer when no library could tokenise the inputs."""
     unreadable = first_unreadable(inputs)
@@ -412,9 +312,3 @@ def _explained(fault: LibraryFaultError, inputs: Sequence[TextOrPair]) -> Served
     return TokenizationError(
         f"inputs[{unreadable}] is not Unicode text: it holds half of a surrogate pair"
     )
-
-
-def _fingerprint(text_or_pair: TextOrPair) -> str:
-    """Length and hash: enough to find a text again, not enough to read it in a log."""
-    text = text_or_pair if isinstance(text_or_pair, str) else "\0".join(text_or_pair)
-    return f"{len(text)} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"

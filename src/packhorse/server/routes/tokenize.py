@@ -11,6 +11,7 @@ import tokenizers
 from packhorse.errors import EmptyRequestError, TokenizationError
 from packhorse.server.model_route import Asking, ModelRoute, encode_json
 from packhorse.server.schemas import texts_or_ids
+from packhorse.tokenizing.backends import LibraryFaultError, guarded
 from packhorse.tokenizing.truncation import first_unreadable
 
 
@@ -62,14 +63,12 @@ class Tokenize(ModelRoute):
     def _encodings(self, texts: list[str], special: bool) -> list[tokenizers.Encoding]:
         if (unreadable := first_unreadable(texts)) is not None:
             raise TokenizationError(f"inputs[{unreadable}] is not Unicode text")
+        encode_batch = self.service.tokenizer.library.encode_batch
         try:
             # Of a batch, which frees the interpreter's lock: one text would keep it to its end.
-            return self.service.tokenizer.library.encode_batch(texts, add_special_tokens=special)
-        except BaseException as error:  # a panic of Rust derives from nothing narrower
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            fault = f"tokenizers raised {type(error).__name__}"
-        raise TokenizationError(f"the inputs cannot be tokenised: {fault}")  # it quotes no text
+            return guarded("tokenizers", lambda: encode_batch(texts, add_special_tokens=special))
+        except LibraryFaultError as fault:
+            raise TokenizationError(f"the inputs cannot be tokenised: {fault}") from None
 
 
 class Decode(ModelRoute):
