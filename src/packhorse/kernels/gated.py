@@ -13,11 +13,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from packhorse.kernels import few_rows, tiles
 from packhorse.kernels.activation import KINDS, activate
 from packhorse.kernels.overlap import follow
+from packhorse.kernels.wide_product import fits_copy_engine, launch
 
 
 def gate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
@@ -54,41 +54,22 @@ def linear_gated(
     Operations: 4 rows D F. Bytes moved: (rows D + 2 F D + rows F) x itemsize; a
     pass of its own over the wide product would move 5 rows F x itemsize more.
     """
-    rows, hidden = x.shape
-    width = weight.shape[0] // 2
+    rows, width = x.shape[0], weight.shape[0] // 2
     generation = tiles.generation(x.device)
     tile = None
     if rows > tiles.FEW_ROWS and bias is None:
         tile = tiles.linear_gated(x.dtype, rows, width, generation)
-    if tile is None or not (_fits_copy_engine(x) and _fits_copy_engine(weight)):
+    if tile is None or not (fits_copy_engine(x) and fits_copy_engine(weight)):
         return gate(few_rows.linear(x, weight, bias), activation, out=out)
     if out is None:
         out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
-    overlap = tiles.overlaps(x.device)
-    _linear_gated[(triton.cdiv(rows, tile.rows) * triton.cdiv(width, tile.columns),)](
-        TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]),
-        TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
-        out,
-        rows,
-        out.stride(0),
-        KIND=KINDS[activation],
-        WIDTH=width,
-        HIDDEN=hidden,
-        ROWS=tile.rows,
-        COLUMNS=tile.columns,
-        DEPTH=tile.depth,
-        GROUP=tile.group,
-        OVERLAP=overlap,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        launch_pdl=overlap,
-    )
+    programs = triton.cdiv(rows, tile.rows) * triton.cdiv(width, tile.columns)
+    stride = out.stride(0)
+    launch(
+        _linear_gated, programs, tile, x, weight, out,
+        width=width, stride=stride, activation=activation,
+    )  # fmt: skip
     return out
-
-
-def _fits_copy_engine(x: Tensor) -> bool:
-    """The tensor copy engine of Hopper reads rows that start at multiples of 16 bytes."""
-    return x.stride(1) == 1 and x.stride(0) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0
 
 
 @triton.jit

@@ -17,6 +17,7 @@ from packhorse.kernels import tiles
 from packhorse.kernels.activation import KINDS, activate
 from packhorse.kernels.few_rows import _product
 from packhorse.kernels.overlap import follow
+from packhorse.kernels.wide_product import fits_copy_engine, launch
 
 
 def bias_activation(
@@ -69,41 +70,22 @@ def linear_activation(
     if few is not None and x.stride(1) == 1 and weight.is_contiguous():
         return _product(x, weight, bias, kind, few, out)
     tile = tiles.linear_activation(x.dtype, rows, width, tiles.generation(x.device))
-    if tile is None or not (_fits_copy_engine(x) and _fits_copy_engine(weight)):
+    if tile is None or not (fits_copy_engine(x) and fits_copy_engine(weight)):
         h = torch.mm(x, weight.t(), out=out)
         return bias_activation(h, bias, activation, out=h)
     if out is None:
         out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     total = triton.cdiv(rows, tile.rows) * triton.cdiv(width, tile.columns)
-    resident = tile.resident and _fits_copy_engine(out)
+    resident = tile.resident and fits_copy_engine(out)
     kernel = _linear_activation_resident if resident else _linear_activation
     programs = min(total, tiles.multiprocessors(x.device)) if resident else total
-    overlap = tiles.overlaps(x.device)
-    kernel[(programs,)](
-        TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]),
-        TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
-        bias,
-        TensorDescriptor.from_tensor(out, [tile.rows, tile.columns // 2]) if resident else out,
-        rows,
-        out.stride(0),
-        KIND=kind,
-        WIDTH=width,
-        HIDDEN=hidden,
-        ROWS=tile.rows,
-        COLUMNS=tile.columns,
-        DEPTH=tile.depth,
-        GROUP=tile.group,
-        OVERLAP=overlap,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        launch_pdl=overlap,
-    )
+    target = TensorDescriptor.from_tensor(out, [tile.rows, tile.columns // 2]) if resident else out
+    stride = out.stride(0)
+    launch(
+        kernel, programs, tile, x, weight, bias, target,
+        width=width, stride=stride, activation=activation,
+    )  # fmt: skip
     return out
-
-
-def _fits_copy_engine(x: Tensor) -> bool:
-    """The tensor copy engine of Hopper reads rows that start at multiples of 16 bytes."""
-    return x.stride(1) == 1 and x.stride(0) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0
 
 
 @triton.jit(do_not_specialize=["num_rows"])
