@@ -68,5 +68,6 @@ def test_every_kernel_has_a_twin() -> None:
     kernels = Path("src/packhorse/kernels")
     twins = public(kernels / "reference.py") | public(kernels / "reference_attention.py")
     for path in kernels.glob("*.py"):
-        if path.stem not in ("__init__", "reference", "reference_attention", "tiles"):
+        # The last two are no operations, but what launches them needs.
+        if path.stem not in (*("__init__", "reference", "reference_attention"), "tiles", "wide_product"):
             assert public(path) <= twins, path
