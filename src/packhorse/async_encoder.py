@@ -53,10 +53,13 @@ class AsyncEncoder(Base):
         *,
         truncate: bool = True,
         truncation_direction: Direction = "right",
+        stride: int | None = None,
     ) -> list[list[Classification]]:
         """As ``Encoder.classify``."""
         return await self._run(
-            verbs.classify(self._loaded, inputs, top_k, raw_scores, truncate, truncation_direction)
+            verbs.classify(
+                self._loaded, inputs, top_k, raw_scores, truncate, truncation_direction, stride
+            )
         )
 
     async def predict_proba(
@@ -65,10 +68,11 @@ class AsyncEncoder(Base):
         *,
         truncate: bool = True,
         truncation_direction: Direction = "right",
+        stride: int | None = None,
     ) -> Float32Array:
         """As ``Encoder.predict_proba``."""
         return await self._run(
-            verbs.probabilities(self._loaded, inputs, truncate, truncation_direction)
+            verbs.probabilities(self._loaded, inputs, truncate, truncation_direction, stride)
         )
 
     async def zero_shot(
@@ -108,6 +112,7 @@ class AsyncEncoder(Base):
         output_type: OutputType = "float32",
         truncate: bool = True,
         truncation_direction: Direction = "right",
+        stride: int | None = None,
     ) -> NDArray[Any]:
         """As ``Encoder.embed``."""
         return await self._run(
@@ -121,6 +126,7 @@ class AsyncEncoder(Base):
                 output_type,
                 truncate,
                 truncation_direction,
+                stride,
             )
         )
 

@@ -153,18 +153,23 @@ class Encoder(Base):
         *,
         truncate: bool = True,
         truncation_direction: Direction = "right",
+        stride: int | None = None,
     ) -> list[list[Classification]]:
         """For each text or pair: its labels and scores, best first.
 
         top_k       how many labels of each; None for all
         raw_scores  logits instead of probabilities
+        stride      read a long text in windows that share so many tokens, and take the mean of
+                    their scores, weighted by their tokens; None: cut it
 
         Raises ValidationError or TokenizationError naming the input at fault, TaskError for
         a model that does something else, and NonFiniteOutputError when the model gives NaN
         or infinity for one.
         """
         return self._run(
-            verbs.classify(self._loaded, inputs, top_k, raw_scores, truncate, truncation_direction)
+            verbs.classify(
+                self._loaded, inputs, top_k, raw_scores, truncate, truncation_direction, stride
+            )
         )
 
     def predict_proba(
@@ -173,9 +178,12 @@ class Encoder(Base):
         *,
         truncate: bool = True,
         truncation_direction: Direction = "right",
+        stride: int | None = None,
     ) -> Float32Array:
-        """Scores, float32 (n, labels), in the order of ``labels``. Errors as in ``classify``."""
-        return self._run(verbs.probabilities(self._loaded, inputs, truncate, truncation_direction))
+        """Scores, float32 (n, labels), in the order of ``labels``. All as in ``classify``."""
+        return self._run(
+            verbs.probabilities(self._loaded, inputs, truncate, truncation_direction, stride)
+        )
 
     def zero_shot(
         self,
@@ -190,8 +198,8 @@ class Encoder(Base):
         multi_label          each label by itself; else their scores add up to 1
 
         Needs a model of natural-language inference: a classifier of pairs with a label that
-        begins with "entail". What is too long loses tokens of its longer half. Errors as in
-        ``classify``.
+        begins with "entail". What is too long loses tokens of the text, never of the label's
+        sentence, as in Transformers' pipeline. Errors as in ``classify``.
         """
         return self._run(
             verbs.zero_shot(self._loaded, texts, labels, hypothesis_template, multi_label)
@@ -227,6 +235,7 @@ class Encoder(Base):
         output_type: OutputType = "float32",
         truncate: bool = True,
         truncation_direction: Direction = "right",
+        stride: int | None = None,
     ) -> NDArray[Any]:
         """A vector for each text, (n, width), as sentence-transformers computes it.
 
@@ -236,6 +245,9 @@ class Encoder(Base):
         dimensions   the first so many numbers, which then are normalized again if they were
         output_type  float32, float16, int8, uint8 (256 steps over -1 to 1), binary or ubinary
                      (eight signs to a byte)
+        stride       read a long text in windows that share so many tokens, and take the mean of
+                     their vectors, weighted by their tokens, before it is normalized; a prompt
+                     stands in the first window. None: cut it
 
         Errors as in ``classify``.
         """
@@ -250,6 +262,7 @@ class Encoder(Base):
                 output_type,
                 truncate,
                 truncation_direction,
+                stride,
             )
         )
 

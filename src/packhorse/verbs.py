@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from packhorse.tasks import DOES, Task
 from packhorse.tokenizing.names import vocabulary_of
 from packhorse.tokenizing.offsets import Spans
 from packhorse.tokenizing.safe_cuts import Direction
+from packhorse.tokenizing.windows import Windows
 from packhorse.vectors import (
     OutputType,
     SparseVector,
@@ -82,17 +84,21 @@ class Plan(Generic[Result]):
 
 
 def probabilities(
-    loaded: Loaded, inputs: Iterable[TextOrPair], truncate: bool, direction: Direction
+    loaded: Loaded,
+    inputs: Iterable[TextOrPair],
+    truncate: bool,
+    direction: Direction,
+    stride: int | None,
 ) -> Plan[Float32Array]:
     """Scores, float32 (n, labels)."""
     _require(loaded, Task.CLASSIFY, Task.RERANK)
     problem_type = loaded.checkpoint.problem_type
+    encode, per_text = _reading(loaded, truncate, direction, stride)
 
     def finish(answer: Answer) -> Float32Array:
-        return scores_of(answer.values, problem_type)
+        return per_text(scores_of(answer.values, problem_type))
 
     nothing = np.empty((0, loaded.checkpoint.width), np.float32)
-    encode = _encoder(loaded, truncate, direction)
     return Plan(loaded, checked_inputs(inputs), encode, finish, nothing)
 
 
@@ -103,16 +109,17 @@ def classify(
     raw_scores: bool,
     truncate: bool,
     direction: Direction,
+    stride: int | None,
 ) -> Plan[list[list[Classification]]]:
     """Labels with scores for each input, best first; all, or ``top_k`` of them."""
     _require(loaded, Task.CLASSIFY, Task.RERANK)
     checkpoint, most = loaded.checkpoint, _checked_top_k(top_k)
+    encode, per_text = _reading(loaded, truncate, direction, stride)
 
     def finish(answer: Answer) -> list[list[Classification]]:
         scores = answer.values if raw_scores else scores_of(answer.values, checkpoint.problem_type)
-        return _ranked(scores, checkpoint.labels, most)
+        return _ranked(per_text(scores), checkpoint.labels, most)
 
-    encode = _encoder(loaded, truncate, direction)
     return Plan(loaded, checked_inputs(inputs), encode, finish, [])
 
 
@@ -130,7 +137,8 @@ def zero_shot(
         return _ranked(label_scores(logits, own, multi_label), names, None)
 
     pairs = [(text, sentence) for text in _checked_texts(texts) for sentence in sentences]
-    return Plan(loaded, pairs, _encoder(loaded, True, "right"), finish, [])
+    encode = partial(loaded.tokenizer.encode, first_only=True)
+    return Plan(loaded, pairs, encode, finish, [])
 
 
 def rerank(
@@ -166,21 +174,23 @@ def embed(
     output_type: OutputType,
     truncate: bool,
     direction: Direction,
+    stride: int | None,
 ) -> Plan[NDArray[Any]]:
     """A vector for each text."""
+    encode, per_text = _reading(loaded, truncate, direction, stride)
     sentence = _sentence(loaded)
     to_unit = sentence.normalizes if normalize is None else normalize
     if dimensions is not None:
         checked_dimensions(dimensions, sentence.width)
 
     def finish(answer: Answer) -> NDArray[Any]:
-        vectors = finished(answer.values, normalize=to_unit, dimensions=dimensions)
+        vectors = finished(per_text(answer.values), normalize=to_unit, dimensions=dimensions)
         return quantized(vectors, output_type)
 
     width = sentence.width if dimensions is None else dimensions
     nothing = quantized(np.empty((0, width), np.float32), output_type)
     inputs = _prompted(sentence, _checked_texts(texts), prompt_name, prompt)
-    return Plan(loaded, inputs, _encoder(loaded, truncate, direction), finish, nothing)
+    return Plan(loaded, inputs, encode, finish, nothing)
 
 
 def embed_tokens(
@@ -279,6 +289,19 @@ def _checked_texts(texts: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise ValidationError(f"inputs[{i}] must be a text, not a {type(text).__name__}")
     return checked  # type: ignore[return-value]
+
+
+def _reading(
+    loaded: Loaded, truncate: bool, direction: Direction, stride: int | None
+) -> tuple[Encode, Callable[[Float32Array], Float32Array]]:
+    """How inputs are tokenised, and how rows of what went to the model become rows of inputs.
+
+    They differ where long texts are read in windows, which share ``stride`` tokens.
+    """
+    if stride is None:
+        return _encoder(loaded, truncate, direction), lambda rows: rows
+    windows = Windows(loaded.tokenizer, stride)
+    return windows.encode, windows.per_text
 
 
 def _encoder(loaded: Loaded, truncate: bool, direction: Direction) -> Encode:

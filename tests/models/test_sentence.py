@@ -266,6 +266,28 @@ def test_what_would_be_computed_otherwise_is_refused(
         load_checkpoint(make(tmp_path / "m", modules))
 
 
+def test_a_prompt_whose_tokens_pooling_would_leave_out_is_refused(tmp_path: Path) -> None:
+    folder = tiny_checkpoints.make_bert(tmp_path / "m", head="Model", num_labels=None)
+    mean = pooling("mean_tokens") | {"include_prompt": False}
+    prompts = {"prompts": {"query": "find ", "none": ""}}
+    tiny_checkpoints.add_modules(folder, mean, config_sentence_transformers=prompts)
+    with Encoder(folder, device="cpu", dtype="float32") as encoder:
+        plain = encoder.embed(["good film"])
+        assert np.array_equal(plain, encoder.embed(["good film"], prompt_name="none"))
+        for options in ({"prompt_name": "query"}, {"prompt": "find "}):
+            with pytest.raises(ValidationError, match="include_prompt is false"):
+                encoder.embed(["good film"], **options)  # type: ignore[arg-type]
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_refused_by_the_folder(tmp_path: Path) -> None:
+    folder = tiny_checkpoints.make_bert(tmp_path / "m", head="Model", num_labels=None)
+    tiny_checkpoints.add_modules(folder, pooling("mean_tokens"))
+    path = folder / "modules.json"
+    path.write_text(path.read_text().replace('"path": ""', '"path": "0_Transformer"'))
+    with pytest.raises(CheckpointError, match="the transformer is in the folder '0_Transformer'"):
+        load_checkpoint(folder)
+
+
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     module = dense(32, 4, True, TANH, 0)
     module["tensors"] = {"linear.weight": torch.zeros(4, 32)}

@@ -90,6 +90,29 @@ def test_zero_shot_equals_the_pipeline(
         assert [each.score for each in one] == pytest.approx(other["scores"], abs=1e-5)
 
 
+def test_zero_shot_cuts_the_text_and_never_the_hypothesis(tmp_path: Path) -> None:
+    """Its sentence is the longer half here: cutting that first would leave the text whole."""
+    folder = inference_model(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, model_max_length=128)
+    pipe = transformers.pipeline(
+        "zero-shot-classification",
+        model=transformers.AutoModelForSequenceClassification.from_pretrained(folder),
+        tokenizer=tokenizer,
+    )
+    labels = ["music", "word " * 90]
+    given = ["the story was good " * 10, "the story was slow and loud " * 400, "short"]
+    wanted = pipe(given, labels, hypothesis_template="{}")
+    with Encoder(folder, device="cpu", dtype="float32") as encoder:
+        got = encoder.zero_shot(given, labels, "{}")
+        for one, other in zip(got, wanted, strict=True):
+            assert {each.label: each.score for each in one} == pytest.approx(
+                dict(zip(other["labels"], other["scores"], strict=True)), abs=1e-5
+            )
+        with pytest.raises(ValidationError, match=r"second text of inputs\[1\] leaves no room"):
+            encoder.zero_shot(["a b c"], ["music", "word " * 125], "{}")
+        encoder.zero_shot([""], ["word " * 125], "{}")
+
+
 def test_zero_shot_says_what_is_missing(tmp_path: Path) -> None:
     with (
         encoder_of(num_labels=3) as encoder,

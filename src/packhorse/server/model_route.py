@@ -36,6 +36,7 @@ from packhorse.server.service import Service
 from packhorse.server.terms import Terms, terms_of
 from packhorse.tasks import DOES, Task
 from packhorse.tokenizing.tokenizer import Direction
+from packhorse.tokenizing.windows import Windows
 
 logger = logging.getLogger(__name__)
 
@@ -188,6 +189,12 @@ class ModelRoute:
                 f"the loaded model {DOES[task]} (task {task.value}); this route needs one that "
                 f"{wanted}"
             )
+
+    def in_windows(self, windows: Windows, texts: Sequence[str]) -> Sequences:
+        """The windows of the texts, which may be many. Raises as ``check_room`` does."""
+        sequences = windows.encode(texts)
+        self.check_room(len(sequences))
+        return sequences
 
     def check_room(self, inputs: int) -> None:
         """Raise ValidationError for too many inputs, UnavailableError if there is no engine."""

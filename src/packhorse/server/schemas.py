@@ -23,12 +23,14 @@ class PredictRequest(msgspec.Struct):
     truncate   whether inputs that are too long are cut; null for the server's --auto-truncate
     truncation_direction   which end is cut off
     raw_scores             the model's logits instead of probabilities
+    stride     read long texts in windows that share so many tokens; null: cut them
     """
 
     inputs: str | list[str | list[str]]
     truncate: bool | None = None
     truncation_direction: Literal["right", "left", "Right", "Left"] = "right"
     raw_scores: bool = False
+    stride: int | None = None
 
 
 class ErrorBody(msgspec.Struct):

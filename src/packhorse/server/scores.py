@@ -50,7 +50,14 @@ class ScoreWriter:
         logits = block.completions.values
         if block.failed:  # those rows are not read; they may hold NaN
             logits = np.where(block.completions.codes[:, None] == 0, logits, np.float32(0))
-        scores = logits if raw else scores_of(logits, self._problem_type)
+        return self.written(self.scores(logits, raw))
+
+    def scores(self, logits: Float32Array, raw: bool) -> Float32Array:
+        """What is written of logits, float32 (n, labels)."""
+        return logits if raw else scores_of(logits, self._problem_type)
+
+    def written(self, scores: Float32Array) -> list[bytes]:
+        """One JSON list for each row of scores, float32 (n, labels)."""
         order, ordered = _ranked(scores)
         # A float32 as the float64 of the same value: its shortest digits are exact, and quick.
         numbers = iter(_encode(ordered)[1:-1].split(b","))

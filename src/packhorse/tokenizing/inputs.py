@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from packhorse.errors import ValidationError
-from packhorse.request import BoolArray, TextOrPair
+from packhorse.request import BoolArray, Int32Array, TextOrPair
 from packhorse.tokenizing.safe_cuts import Direction
 
 
@@ -20,6 +20,7 @@ class Inputs:
 
     all      each a text or a pair of texts
     is_pair  bool (N,), or None when all inputs are texts
+    first_only  whether of pairs the first text alone is cut, and not the longer one first
     first    the index that the caller knows all[0] by
     """
 
@@ -27,21 +28,41 @@ class Inputs:
     is_pair: BoolArray | None
     truncate: bool
     direction: Direction
+    first_only: bool = False
     first: int = 0
 
     @classmethod
-    def checked(cls, inputs: Sequence[TextOrPair], truncate: bool, direction: Direction) -> Inputs:
+    def checked(
+        cls,
+        inputs: Sequence[TextOrPair],
+        truncate: bool,
+        direction: Direction,
+        first_only: bool = False,
+    ) -> Inputs:
         """Raises ValidationError for what is neither text nor pair."""
         if isinstance(inputs, (str, bytes)):
             raise ValidationError("inputs must be a list of texts or pairs, not one text")
         listed = inputs if type(inputs) is list else list(inputs)
         is_pair = None if set(map(type, listed)) <= {str} else _pairs_among(listed)
-        return cls(listed, is_pair, truncate, direction)
+        return cls(listed, is_pair, truncate, direction, first_only)
 
     def only(self, i: int) -> Inputs:
         """Input ``i`` alone."""
         is_pair = None if self.is_pair is None else self.is_pair[i : i + 1]
-        return Inputs(self.all[i : i + 1], is_pair, self.truncate, self.direction, i)
+        return replace(self, all=self.all[i : i + 1], is_pair=is_pair, first=i)
+
+    def check_first(self, places: Sequence[int], whole: Int32Array, kept: Int32Array) -> None:
+        """Raises ValidationError for a pair whose second text leaves nothing of the first.
+
+        places       which inputs the pairs are
+        whole, kept  int32 (pairs,): tokens of the first texts, and how many of them stay
+        """
+        lost = kept < np.minimum(whole, 1)
+        if lost.any():
+            raise ValidationError(
+                f"the second text of inputs[{self.first + places[int(lost.argmax())]}] leaves no "
+                "room for the first, and only the first may be cut: shorten the second"
+            )
 
     def fingerprint(self, i: int) -> str:
         """Length and hash: enough to find a text again, not enough to read it in a log."""

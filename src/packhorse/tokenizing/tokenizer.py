@@ -38,7 +38,7 @@ from packhorse.tokenizing.positions import positions_among_pads
 from packhorse.tokenizing.safe_cuts import Direction, safe_cuts
 from packhorse.tokenizing.shadowed import Shadowed
 from packhorse.tokenizing.special_tokens import pair_layout, text_layout
-from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first
+from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first, only_first
 
 __all__ = ["BackendChoice", "Direction", "Tokenizer"]
 
@@ -128,11 +128,12 @@ class Tokenizer:
         *,
         truncate: bool = True,
         direction: Direction = "right",
+        first_only: bool = False,
     ) -> Sequences:
         """Each text or pair as a sequence of at most ``max_length`` tokens.
 
         What is too long is cut at its ``direction`` end, of a pair the longer
-        text first. An empty text is special tokens only.
+        text first, or with ``first_only`` the first alone. An empty text is special tokens only.
 
         Raises ValidationError for what is neither text nor pair, for an unknown
         direction, and for what is too long if not ``truncate``; TokenizationError
@@ -141,7 +142,7 @@ class Tokenizer:
         """
         if direction not in _DIRECTIONS:
             raise ValidationError("the truncation direction must be right or left")
-        checked = Inputs.checked(inputs, truncate, direction)
+        checked = Inputs.checked(inputs, truncate, direction, first_only)
         try:
             return self._fitted(self._libraries.read(self._sequences, checked))
         except LibraryFaultError as fault:
@@ -236,11 +237,15 @@ class Tokenizer:
         lengths = counts.sum(axis=1, dtype=np.int32) + np.int32(layout.num_tokens)
         if not inputs.truncate and lengths.max(initial=0) > self.max_length:
             self._refuse(inputs, places, lengths, both_whole)
-        if room % 2 and both_whole is not None:  # it matters which is longer, by how much not
-            for i in np.flatnonzero((counts > room).all(axis=1) & ~both_whole).tolist():
-                pair = texts[2 * i : 2 * i + 2]
-                counts[i] = self._reader.ranked_counts(backend, pair, inputs.direction)
-        kept = longest_first(counts[:, 0], counts[:, 1], room)
+        if inputs.first_only:
+            kept = only_first(counts[:, 0], counts[:, 1], room)
+            inputs.check_first(places, counts[:, 0], kept[0])
+        else:
+            if room % 2 and both_whole is not None:  # it matters which is longer, by how much not
+                for i in np.flatnonzero((counts > room).all(axis=1) & ~both_whole).tolist():
+                    pair = texts[2 * i : 2 * i + 2]
+                    counts[i] = self._reader.ranked_counts(backend, pair, inputs.direction)
+            kept = longest_first(counts[:, 0], counts[:, 1], room)
         rows = layout.joined(rows, kept, inputs.direction)
         return Sequences(
             rows.ids,

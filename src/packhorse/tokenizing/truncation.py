@@ -44,6 +44,14 @@ def longest_first(
     )
 
 
+def only_first(first: Int32Array, second: Int32Array, room: int) -> tuple[Int32Array, Int32Array]:
+    """The same where the second text stays whole: int32 (N,) each.
+
+    What is left of the first is less than nothing where the second alone is too long.
+    """
+    return np.minimum(first, np.int32(room) - second), second
+
+
 class Reader:
     """Tokenises texts, and of huge ones no more than is needed.
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from packhorse.errors import ValidationError
 from packhorse.request import Answer, Sequences
 from packhorse.sentence import SentenceModules
 from packhorse.server.matrices import rows_as_json, sparse_as_json
@@ -21,6 +22,7 @@ from packhorse.server.model_route import (
 )
 from packhorse.server.schemas import Ids, TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
+from packhorse.tokenizing.windows import Windows
 from packhorse.vectors import checked_dimensions, cosine, finished, sparse_vectors
 
 Truncation = Literal["right", "left", "Right", "Left"]
@@ -34,6 +36,7 @@ class EmbedRequest(msgspec.Struct):
     prompt_name  which of the model's prompts goes before each text
     normalize    whether vectors have length 1; false leaves them as the model's folder makes them
     dimensions   the first so many numbers of each; null for all
+    stride       of ``/embed``: read long texts in windows that share so many tokens; null: cut them
     """
 
     inputs: TextsOrIds
@@ -42,6 +45,7 @@ class EmbedRequest(msgspec.Struct):
     prompt_name: str | None = None
     normalize: bool = True
     dimensions: int | None = None
+    stride: int | None = None
 
 
 class EmbedSparseRequest(msgspec.Struct):
@@ -95,12 +99,20 @@ class EmbeddingRoute(ModelRoute):
         truncate: bool | None = None,
         direction: str = "right",
         token_level: bool = False,
+        stride: int | None = None,
     ) -> Answer:
-        """What the model gives for texts, with a prompt before them, or for token ids."""
+        """What the model gives for texts, with a prompt before them, or for token ids.
+
+        With a ``stride`` long texts are read in windows, see ``Windows``. Raises ValidationError
+        for token ids with one.
+        """
         tokenizer = self.service.tokenizer
         cut = self.auto_truncate if truncate is None else truncate
         encode: Callable[[], Sequences] | None = None
+        windows = None if stride is None else Windows(tokenizer, stride)
         if inputs and not isinstance(inputs[0], str):
+            if windows is not None:
+                raise ValidationError("`stride` is for texts: token ids are not read in windows")
             encode = partial(tokenizer.from_ids, inputs, truncate=cut)
             characters = sum(map(len, inputs))
         else:
@@ -110,11 +122,14 @@ class EmbeddingRoute(ModelRoute):
             characters = characters_of(inputs)  # type: ignore[arg-type]
             if token_level:
                 encode = partial(tokenizer.encode, inputs, truncate=cut, direction=direction)  # type: ignore[arg-type]
+        if windows is not None:
+            encode = partial(self.in_windows, windows, inputs)  # type: ignore[arg-type]
         if token_level and encode is not None:
             encode = partial(_marked, encode)
-        return await self.compute(
+        answer = await self.compute(
             asking, inputs, characters, truncate=truncate, direction=direction, encode=encode
         )
+        return answer if windows is None else windows.answer(answer)
 
 
 class Embed(EmbeddingRoute):
@@ -134,6 +149,7 @@ class Embed(EmbeddingRoute):
             prompt_name=request.prompt_name,
             truncate=request.truncate,
             direction=request.truncation_direction,
+            stride=request.stride,
         )
         vectors = finished(
             answer.values,
@@ -152,6 +168,8 @@ class EmbedAll(EmbeddingRoute):
     async def answer(self, asking: Asking) -> bytes:
         """For each input a vector for every token, special tokens included."""
         request = self.read(self._decoder, asking)
+        if request.stride is not None:
+            raise ValidationError("`stride` is for /embed: its windows share tokens")
         answer = await self.vectors(
             asking,
             texts_or_ids(request.inputs, "inputs"),

@@ -34,6 +34,7 @@ class EmbeddingsRequest(msgspec.Struct):
     model, user      accepted and not read: there is one model
     encoding_format  float, or base64 of little-endian float32
     dimensions       the first so many numbers of each; null for all
+    stride           read long texts in windows that share so many tokens; null: cut them
     """
 
     input: TextsOrIds
@@ -41,6 +42,7 @@ class EmbeddingsRequest(msgspec.Struct):
     user: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    stride: int | None = None
 
 
 class OpenAIRoute(ModelRoute):
@@ -65,7 +67,8 @@ class Embeddings(OpenAIRoute, EmbeddingRoute):
         request = self.read(self._decoder, asking)
         if request.dimensions is not None:
             checked_dimensions(request.dimensions, self.checkpoint.width)
-        answer = await self.vectors(asking, texts_or_ids(request.input, "input"))
+        inputs = texts_or_ids(request.input, "input")
+        answer = await self.vectors(asking, inputs, stride=request.stride)
         vectors = finished(answer.values, normalize=True, dimensions=request.dimensions)
         shown: list[Any] = (
             [base64.b64encode(row).decode() for row in vectors.astype("<f4")]

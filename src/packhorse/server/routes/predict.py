@@ -18,8 +18,8 @@ from packhorse.errors import (
     ValidationError,
 )
 from packhorse.logs import describe
-from packhorse.request import TextOrPair
-from packhorse.server.answers import non_finite_in
+from packhorse.request import Sequences, TextOrPair
+from packhorse.server.answers import answer_in, non_finite_in
 from packhorse.server.body import ClientGoneError, Receive, Scope, Send, read_body
 from packhorse.server.connection import Exchange, exchange_of
 from packhorse.server.edge import id_of
@@ -30,6 +30,7 @@ from packhorse.server.schemas import PredictRequest, decode_predict, inputs_of
 from packhorse.server.scores import ScoreWriter
 from packhorse.server.service import Service
 from packhorse.server.terms import Terms, terms_of
+from packhorse.tokenizing.windows import Windows
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Predict:
     def __init__(self, service: Service) -> None:
         server = service.config.server
         self._admission = service.admission
+        self._tokenizer = service.tokenizer
         self._dispatcher = service.dispatcher
         self._observations = service.observations
         self._engines = service.engines
@@ -112,6 +114,7 @@ class Predict:
             asyncio.get_running_loop().create_future(),
             terms,
         )
+        windows = self._windows(request, pending)
         if exchange is not None:
             exchange.wait_for(pending)
         try:
@@ -121,7 +124,7 @@ class Predict:
             if exchange is not None:
                 exchange.wait_for(None)
             self._admission.release(pending)
-        rows = self._rows(pending, request.raw_scores)
+        rows = self._rows(pending, request.raw_scores, windows)
         total = time.monotonic() - started
         self._observations.add(
             total,
@@ -141,19 +144,39 @@ class Predict:
         Raises ValidationError or UnavailableError: what can be refused before any work is done.
         """
         inputs, is_batch = inputs_of(request)
-        if len(inputs) > self._most_inputs:
-            raise ValidationError(
-                f"{len(inputs)} inputs in one request; at most {self._most_inputs} are allowed "
-                "(--max-client-batch-size)"
-            )
+        self._check_room(len(inputs))
         fault = self._engines.fault
         if fault is not None:
             raise UnavailableError(fault)
         return inputs, is_batch
 
-    def _rows(self, pending: Pending, raw_scores: bool) -> list[bytes]:
+    def _check_room(self, inputs: int) -> None:
+        if inputs > self._most_inputs:
+            raise ValidationError(
+                f"{inputs} inputs in one request; at most {self._most_inputs} are allowed "
+                "(--max-client-batch-size)"
+            )
+
+    def _windows(self, request: PredictRequest, pending: Pending) -> Windows | None:
+        """Where long texts are read in windows: has ``pending`` tokenised so."""
+        if request.stride is None:
+            return None
+        windows = Windows(self._tokenizer, request.stride)
+
+        def encode() -> Sequences:
+            sequences = windows.encode(pending.inputs)  # type: ignore[arg-type]
+            self._check_room(len(sequences))
+            return sequences
+
+        pending.encode = encode
+        return windows
+
+    def _rows(self, pending: Pending, raw_scores: bool, windows: Windows | None) -> list[bytes]:
         try:
-            return self._writer.rows(pending, raw_scores)
+            if windows is None:
+                return self._writer.rows(pending, raw_scores)
+            scores = self._writer.scores(answer_in(pending).values, raw_scores)
+            return self._writer.written(windows.per_text(scores))
         except ServedError:
             self._slot[metrics.NON_FINITE.first] += non_finite_in(pending)
             raise

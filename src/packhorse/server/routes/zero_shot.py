@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import numpy as np
 
@@ -45,7 +47,9 @@ class ZeroShot(ModelRoute):
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
         self.check_room(len(texts) * len(sentences))  # before there are so many
         pairs = [(text, sentence) for text in texts for sentence in sentences]
-        answer = await self.compute(asking, pairs, characters_of(pairs), truncate=request.truncate)
+        truncate = self.auto_truncate if request.truncate is None else request.truncate
+        encode = partial(self.service.tokenizer.encode, pairs, truncate=truncate, first_only=True)
+        answer = await self.compute(asking, pairs, characters_of(pairs), encode=encode)
         logits = answer.values.reshape(len(texts), len(sentences), len(own))
         scores = label_scores(logits, own, request.multi_label)
         order = np.argsort(-scores, axis=1, kind="stable").tolist()
