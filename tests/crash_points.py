@@ -18,10 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import packhorse
 from packhorse import cli
-from packhorse.tools import classify_run
-from tests.fake_encoder import FakeEncoder
+from packhorse.tools.files import model, run
+from tests.fake_encoder import FakeModel
 
 CRASHED = 99
 
@@ -53,7 +52,7 @@ def run_in_fork(argv: list[str], last_step: int | None) -> int:
     if child == 0:
         if last_step is not None:
             Steps(last_step).install()
-        vars(packhorse)["Encoder"] = FakeEncoder
+        vars(model)["load"] = FakeModel
         code = cli.main(argv)
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -73,7 +72,7 @@ def spoil(out: Path) -> None:
 
 
 def main(out: Path, expected: Path, argv: list[str]) -> int:
-    assert classify_run  # imported here, so that no fork has to
+    assert run  # imported here, so that no fork has to
     if out.suffix == ".parquet":
         importlib.import_module("pyarrow.parquet")
     wanted = {suffix: read(expected, suffix) for suffix in ("", ".errors.jsonl")}

@@ -1,4 +1,4 @@
-"""A stand-in for ``packhorse.Encoder`` without torch, and the command line run with it.
+"""A stand-in for a loaded model without torch, and the command line run with it.
 
     python -m tests.fake_encoder classify FILE -o OUT …
 
@@ -16,6 +16,7 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import packhorse
 from packhorse import cli
-from packhorse.checkpoint import load_checkpoint
+from packhorse.checkpoint import Checkpoint, load_checkpoint
+from packhorse.config import Config
 from packhorse.errors import (
     InternalError,
     NonFiniteOutputError,
+    ServedError,
     TokenizationError,
     ValidationError,
 )
-from packhorse.request import Float32Array, Sequences, TextOrPair
+from packhorse.request import Answer, Float32Array, Sequences, TextOrPair
+from packhorse.tools.files import model
 
 MAX_CHARACTERS = 1000
 """Longer texts are truncated."""
@@ -41,11 +44,10 @@ _NONFINITE, _BROKEN, _DEAD = -1, -2, -3
 
 
 class FakeEncoder:
-    """Has what ``packhorse classify`` asks of an encoder."""
+    """Logits without a model."""
 
-    def __init__(self, model: str | Path | None = None, device: str = "auto", **_: Any) -> None:
-        self.labels = load_checkpoint(model).labels
-        self.info = {"device": device}
+    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        self.labels = (checkpoint or load_checkpoint()).labels
         self._dead = False
         self._delay = float(os.environ.get("FAKE_DELAY", "0"))
 
@@ -81,6 +83,32 @@ class FakeEncoder:
         columns = np.arange(1, len(self.labels) + 1)
         return np.sin(ids[:, np.newaxis] * columns).astype(np.float32) * 4
 
+
+class FakeModel:
+    """Has what ``packhorse classify`` asks of ``packhorse.loaded.Loaded``: is its tokenizer and
+    its engine, too."""
+
+    def __init__(
+        self, config: Config | None, checkpoint: Checkpoint, encoder: FakeEncoder | None = None
+    ) -> None:
+        self.config = config
+        self.checkpoint = checkpoint
+        self._encoder = encoder or FakeEncoder(checkpoint)
+        self.tokenizer = self.engine = self
+
+    def encode(self, inputs: Sequence[TextOrPair], *, truncate: bool, direction: str) -> Sequences:
+        return self._encoder.encode(inputs, truncate=truncate, truncation_direction=direction)
+
+    def submit(self, sequences: Sequences) -> Future[Answer]:
+        done: Future[Answer] = Future()
+        try:
+            values = self._encoder.logits(sequences)
+        except ServedError as error:
+            done.set_exception(error)
+        else:
+            done.set_result(Answer(values, np.zeros(len(sequences), np.uint8)))
+        return done
+
     def close(self) -> None:
         pass
 
@@ -107,7 +135,7 @@ class Classify:
     """Runs ``packhorse classify`` in this process, with the stand-in."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        monkeypatch.setitem(vars(packhorse), "Encoder", FakeEncoder)
+        monkeypatch.setattr(model, "load", FakeModel)
         self._capsys = capsys
         self.out = ""
 
@@ -138,7 +166,7 @@ def run(
 
 
 def main() -> int:
-    vars(packhorse)["Encoder"] = FakeEncoder
+    vars(model)["load"] = FakeModel
     code = cli.main()
     if peak := os.environ.get("FAKE_PEAK"):
         Path(peak).write_text(str(peak_memory()))

@@ -48,7 +48,28 @@ class Command:
 
 COMMANDS = (
     Command("serve", "serve a model over HTTP", "packhorse.tools.serve"),
-    Command("classify", "label every row of a file", "packhorse.tools.classify_file"),
+    Command("classify", "label every row of a file", "packhorse.tools.file_verbs.classify"),
+    Command(
+        "token-classify",
+        "find the entities in every row of a file",
+        "packhorse.tools.file_verbs.token_classify",
+    ),
+    Command("embed", "embed every row of a file", "packhorse.tools.file_verbs.embed"),
+    Command(
+        "rerank",
+        "score the document of every row of a file for a query",
+        "packhorse.tools.file_verbs.rerank",
+    ),
+    Command(
+        "zero-shot",
+        "label every row of a file with labels of your own",
+        "packhorse.tools.file_verbs.zero_shot",
+    ),
+    Command(
+        "similarity",
+        "compare the text of every row of a file with another",
+        "packhorse.tools.file_verbs.similarity",
+    ),
     Command("bench", "measure speed, rung by rung", "packhorse.tools.bench"),
     Command("doctor", "find what is slow, and what it costs", "packhorse.tools.doctor"),
     Command("profile", "show where a forward pass spends its time", "packhorse.tools.profiler"),

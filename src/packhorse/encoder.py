@@ -22,8 +22,8 @@ from packhorse.config import (
 from packhorse.configured import pooling_of, task_of
 from packhorse.entities import Entity
 from packhorse.hardware import detect
-from packhorse.loaded import Call, Loaded, joined
-from packhorse.request import Float32Array, Sequences, TextOrPair
+from packhorse.loaded import Call, Loaded
+from packhorse.request import Float32Array, Sequences, TextOrPair, joined
 from packhorse.tokenizing.safe_cuts import Direction
 from packhorse.vectors import OutputType, SparseVector
 from packhorse.verbs import Classification as Classification

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -13,9 +14,11 @@ from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config, tokenizer_choice
 from packhorse.engine.engine import Engine
 from packhorse.engine.local import LocalEngine
-from packhorse.errors import SERVED_ERRORS, RequestError
-from packhorse.request import Answer, Part, Sequences, answer_of
+from packhorse.entities import Vocabulary
+from packhorse.errors import RequestError
+from packhorse.request import Answer, Sequences
 from packhorse.tokenizing.choice import BackendChoice
+from packhorse.tokenizing.names import vocabulary_of
 from packhorse.tokenizing.tokenizer import Tokenizer
 
 FIRST_TEXTS, MOST_TEXTS = 2048, 8192
@@ -69,6 +72,11 @@ class Loaded:
             by_length=config.model.device == "cpu",
         )
 
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The names of the tokenizer's tokens, read off when they are asked for first."""
+        return vocabulary_of(self.tokenizer)
+
     def submit(self, inputs: Sequence[Any], encode: Encode, call: Call) -> list[Future[Answer]]:
         """Tokenise in pieces, so that the engine works on one while the next is tokenised.
 
@@ -86,23 +94,6 @@ class Loaded:
             call.give_up()
             raise
         return call.pieces
-
-
-def joined(answers: Sequence[Answer]) -> Answer:
-    """One answer of the pieces of a call, at least one of them.
-
-    Raises the error of the first sequence that failed, naming its index.
-    """
-    whole = answers[0]
-    if len(answers) > 1:
-        whole = answer_of(
-            [Part(n, each.values, each.codes, each.row_counts) for n, each in enumerate(answers)]
-        )
-    if whole.codes.any():
-        first = int(whole.codes.argmax())
-        failed = SERVED_ERRORS[int(whole.codes[first])]
-        raise failed(f"input {first} has no answer: {failed.__doc__}")
-    return whole
 
 
 def _encoded(piece: Sequence[Any], inputs: Sequence[Any], encode: Encode) -> Sequences:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.errors import SERVED_ERRORS
+
 TextOrPair = str | tuple[str, str]
 """One input: a text, or a pair of texts that the model reads together."""
 
@@ -292,3 +294,20 @@ def answer_of(parts: list[Part]) -> Answer:
         for part in parts
     ]
     return Answer(np.concatenate(filled), codes, np.concatenate(row_counts))
+
+
+def joined(answers: PySequence[Answer]) -> Answer:
+    """One answer of the pieces of a call, at least one of them.
+
+    Raises the error of the first sequence that failed, naming its index.
+    """
+    whole = answers[0]
+    if len(answers) > 1:
+        whole = answer_of(
+            [Part(n, each.values, each.codes, each.row_counts) for n, each in enumerate(answers)]
+        )
+    if whole.codes.any():
+        first = int(whole.codes.argmax())
+        failed = SERVED_ERRORS[int(whole.codes[first])]
+        raise failed(f"input {first} has no answer: {failed.__doc__}")
+    return whole

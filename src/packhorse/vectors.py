@@ -103,3 +103,9 @@ def quantized(vectors: Float32Array, output_type: OutputType) -> NDArray[np.gene
 def cosine(first: Float32Array, second: Float32Array) -> Float32Array:
     """The cosine of every pair, float32 (n, m), of vectors (n, d) and (m, d)."""
     return normalized(first) @ normalized(second).T
+
+
+def paired_cosine(first: Float32Array, second: Float32Array) -> Float32Array:
+    """The cosine of each vector with the one of the same place, float32 (n,), of (n, d) twice."""
+    cosines: Float32Array = np.einsum("ij,ij->i", normalized(first), normalized(second))
+    return cosines

@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.checkpoint import Checkpoint
 from packhorse.entities import (
     Entity,
     Labels,
@@ -21,12 +22,10 @@ from packhorse.entities import (
     entities_in,
 )
 from packhorse.errors import TaskError, ValidationError
-from packhorse.loaded import Call, Encode, Loaded, joined
 from packhorse.postprocess import scores_of, sigmoid, softmax
-from packhorse.request import Answer, Float32Array, Sequences, TextOrPair
+from packhorse.request import Answer, Float32Array, Sequences, TextOrPair, joined
 from packhorse.sentence import SentenceModules
 from packhorse.tasks import DOES, Task
-from packhorse.tokenizing.names import vocabulary_of
 from packhorse.tokenizing.offsets import Spans
 from packhorse.tokenizing.safe_cuts import Direction
 from packhorse.tokenizing.windows import Windows
@@ -36,10 +35,14 @@ from packhorse.vectors import (
     checked_dimensions,
     cosine,
     finished,
+    paired_cosine,
     quantized,
     sparse_vectors,
 )
 from packhorse.zero_shot import entailment, hypotheses, label_scores
+
+if TYPE_CHECKING:
+    from packhorse.loaded import Call, Encode, Loaded  # at run time that would import torch
 
 Result = TypeVar("Result")
 
@@ -91,12 +94,24 @@ def probabilities(
     stride: int | None,
 ) -> Plan[Float32Array]:
     """Scores, float32 (n, labels)."""
-    _require(loaded, Task.CLASSIFY, Task.RERANK)
+    return label_matrix(loaded, inputs, False, truncate, direction, stride)
+
+
+def label_matrix(
+    loaded: Loaded,
+    inputs: Iterable[TextOrPair],
+    raw_scores: bool,
+    truncate: bool,
+    direction: Direction,
+    stride: int | None,
+) -> Plan[Float32Array]:
+    """Scores or logits, float32 (n, labels)."""
+    require(loaded.checkpoint, Task.CLASSIFY, Task.RERANK)
     problem_type = loaded.checkpoint.problem_type
     encode, per_text = _reading(loaded, truncate, direction, stride)
 
     def finish(answer: Answer) -> Float32Array:
-        return per_text(scores_of(answer.values, problem_type))
+        return per_text(answer.values if raw_scores else scores_of(answer.values, problem_type))
 
     nothing = np.empty((0, loaded.checkpoint.width), np.float32)
     return Plan(loaded, checked_inputs(inputs), encode, finish, nothing)
@@ -112,33 +127,49 @@ def classify(
     stride: int | None,
 ) -> Plan[list[list[Classification]]]:
     """Labels with scores for each input, best first; all, or ``top_k`` of them."""
-    _require(loaded, Task.CLASSIFY, Task.RERANK)
-    checkpoint, most = loaded.checkpoint, _checked_top_k(top_k)
-    encode, per_text = _reading(loaded, truncate, direction, stride)
+    plan = label_matrix(loaded, inputs, raw_scores, truncate, direction, stride)
+    labels, most = loaded.checkpoint.labels, _checked_top_k(top_k)
 
     def finish(answer: Answer) -> list[list[Classification]]:
-        scores = answer.values if raw_scores else scores_of(answer.values, checkpoint.problem_type)
-        return _ranked(per_text(scores), checkpoint.labels, most)
+        return _ranked(plan.finish(answer), labels, most)
 
-    return Plan(loaded, checked_inputs(inputs), encode, finish, [])
+    return Plan(loaded, plan.inputs, plan.encode, finish, [])
 
 
 def zero_shot(
     loaded: Loaded, texts: Iterable[str], labels: Sequence[str], template: str, multi_label: bool
 ) -> Plan[list[list[Classification]]]:
     """The labels of the caller with their scores for each text, best first."""
-    _require(loaded, Task.CLASSIFY)
-    own = loaded.checkpoint.labels
-    entailment(own)
-    sentences, names = hypotheses(labels, template), tuple(labels)
+    plan, names = zero_shot_matrix(loaded, texts, labels, template, multi_label), tuple(labels)
 
     def finish(answer: Answer) -> list[list[Classification]]:
-        logits = answer.values.reshape(-1, len(names), len(own))
-        return _ranked(label_scores(logits, own, multi_label), names, None)
+        return _ranked(plan.finish(answer), names, None)
+
+    return Plan(loaded, plan.inputs, plan.encode, finish, [])
+
+
+def zero_shot_matrix(
+    loaded: Loaded, texts: Iterable[str], labels: Sequence[str], template: str, multi_label: bool
+) -> Plan[Float32Array]:
+    """Scores, float32 (n, labels of the caller)."""
+    sentences = zero_shot_hypotheses(loaded.checkpoint, labels, template)
+    own = loaded.checkpoint.labels
+
+    def finish(answer: Answer) -> Float32Array:
+        logits = answer.values.reshape(-1, len(sentences), len(own))
+        return label_scores(logits, own, multi_label)
 
     pairs = [(text, sentence) for text in _checked_texts(texts) for sentence in sentences]
+    nothing = np.empty((0, len(sentences)), np.float32)
     encode = partial(loaded.tokenizer.encode, first_only=True)
-    return Plan(loaded, pairs, encode, finish, [])
+    return Plan(loaded, pairs, encode, finish, nothing)
+
+
+def zero_shot_hypotheses(checkpoint: Checkpoint, labels: Sequence[str], template: str) -> list[str]:
+    """A sentence for each label. Raises TaskError for a model that was not made for inference."""
+    require(checkpoint, Task.CLASSIFY)
+    entailment(checkpoint.labels)
+    return hypotheses(labels, template)
 
 
 def rerank(
@@ -150,18 +181,34 @@ def rerank(
     truncate: bool,
 ) -> Plan[list[RankedDocument]]:
     """The documents, those that answer the query best first."""
-    _require(loaded, Task.RERANK)
     texts, most = _checked_texts(documents), _checked_top_k(top_k)
-    plain = raw_scores or loaded.checkpoint.rerank_activation == "identity"
+    plan = pair_scores(loaded, [(query, text) for text in texts], raw_scores, truncate, "right")
 
     def finish(answer: Answer) -> list[RankedDocument]:
-        logits = answer.values[:, 0]
-        scores = logits if plain else sigmoid(logits)
+        scores = plan.finish(answer)
         order = np.argsort(-scores, kind="stable")[:most]
         return [RankedDocument(i, float(scores[i]), texts[i]) for i in order.tolist()]
 
-    pairs = [(query, text) for text in texts]
-    return Plan(loaded, pairs, _encoder(loaded, truncate, "right"), finish, [])
+    return Plan(loaded, plan.inputs, plan.encode, finish, [])
+
+
+def pair_scores(
+    loaded: Loaded,
+    pairs: Sequence[tuple[str, str]],
+    raw_scores: bool,
+    truncate: bool,
+    direction: Direction,
+) -> Plan[Float32Array]:
+    """How well the document of each pair answers its query, float32 (n,)."""
+    require(loaded.checkpoint, Task.RERANK)
+    plain = raw_scores or loaded.checkpoint.rerank_activation == "identity"
+
+    def finish(answer: Answer) -> Float32Array:
+        logits = answer.values[:, 0]
+        return logits if plain else sigmoid(logits)
+
+    nothing = np.empty(0, np.float32)
+    return Plan(loaded, pairs, _encoder(loaded, truncate, direction), finish, nothing)
 
 
 def embed(
@@ -178,7 +225,7 @@ def embed(
 ) -> Plan[NDArray[Any]]:
     """A vector for each text."""
     encode, per_text = _reading(loaded, truncate, direction, stride)
-    sentence = _sentence(loaded)
+    sentence = sentence_of(loaded.checkpoint)
     to_unit = sentence.normalizes if normalize is None else normalize
     if dimensions is not None:
         checked_dimensions(dimensions, sentence.width)
@@ -197,7 +244,7 @@ def embed_tokens(
     loaded: Loaded, texts: Iterable[str], prompt_name: str | None, truncate: bool
 ) -> Plan[list[Float32Array]]:
     """The last hidden state of every token, special tokens included, for each text."""
-    sentence, encode = _sentence(loaded), _encoder(loaded, truncate, "right")
+    sentence, encode = sentence_of(loaded.checkpoint), _encoder(loaded, truncate, "right")
 
     def at_token_level(piece: Sequence[Any]) -> Sequences:
         sequences = encode(piece)
@@ -220,7 +267,7 @@ def embed_sparse(
     direction: Direction,
 ) -> Plan[list[SparseVector]]:
     """The weights of the vocabulary's tokens that are not 0, for each text."""
-    sentence = _sentence(loaded, Task.EMBED_SPARSE)
+    sentence = sentence_of(loaded.checkpoint, Task.EMBED_SPARSE)
     inputs = _prompted(sentence, _checked_texts(texts), prompt_name, prompt)
     return Plan(loaded, inputs, _encoder(loaded, truncate, direction), sparse_vectors, [])
 
@@ -229,7 +276,7 @@ def similarity(
     loaded: Loaded, first: Iterable[str], second: Iterable[str], prompt_name: str | None
 ) -> Plan[Float32Array]:
     """The cosine of every text of ``first`` with every one of ``second``, float32 (n, m)."""
-    sentence = _sentence(loaded)
+    sentence = sentence_of(loaded.checkpoint)
     one, other = _checked_texts(first), _checked_texts(second)
 
     def finish(answer: Answer) -> Float32Array:
@@ -237,6 +284,20 @@ def similarity(
 
     inputs = _prompted(sentence, [*one, *other], prompt_name, None)
     nothing = np.empty((0, 0), np.float32)
+    return Plan(loaded, inputs, _encoder(loaded, True, "right"), finish, nothing)
+
+
+def pair_similarities(
+    loaded: Loaded, pairs: Sequence[tuple[str, str]], prompt_name: str | None
+) -> Plan[Float32Array]:
+    """The cosine of the two texts of each pair, float32 (n,)."""
+    sentence = sentence_of(loaded.checkpoint)
+
+    def finish(answer: Answer) -> Float32Array:
+        return paired_cosine(answer.values[0::2], answer.values[1::2])
+
+    inputs = _prompted(sentence, [text for pair in pairs for text in pair], prompt_name, None)
+    nothing = np.empty(0, np.float32)
     return Plan(loaded, inputs, _encoder(loaded, True, "right"), finish, nothing)
 
 
@@ -249,12 +310,12 @@ def token_classify(
     truncate: bool,
 ) -> Plan[list[list[Entity]]]:
     """The entities of each text in order."""
-    _require(loaded, Task.TOKEN_CLASSIFY)
+    require(loaded.checkpoint, Task.TOKEN_CLASSIFY)
     aggregation = checked_aggregation(aggregation_strategy)
     if stride is not None and aggregation == "none":
         raise ValidationError("`stride` needs an aggregation_strategy other than none")
     inputs = _checked_texts(texts)
-    labels, vocabulary = Labels.of(loaded.checkpoint.labels), vocabulary_of(loaded.tokenizer)
+    labels, vocabulary = Labels.of(loaded.checkpoint.labels), loaded.vocabulary
     read: list[Spans] = []
 
     def encode(piece: Sequence[Any]) -> Sequences:
@@ -321,18 +382,20 @@ def _prompted(
     return [sentence.text_with_prompt(text, put) for text in texts]
 
 
-def _require(loaded: Loaded, *tasks: Task) -> None:
-    if loaded.checkpoint.task not in tasks:
+def require(checkpoint: Checkpoint, *tasks: Task) -> None:
+    """Raise TaskError unless the model was loaded for one of these."""
+    if checkpoint.task not in tasks:
         raise TaskError(
-            f"this model {DOES[loaded.checkpoint.task]}; load one that {DOES[tasks[0]]}, or ask "
+            f"this model {DOES[checkpoint.task]}; load one that {DOES[tasks[0]]}, or ask "
             "for that with `task` if this one can"
         )
 
 
-def _sentence(loaded: Loaded, task: Task = Task.EMBED) -> SentenceModules:
-    _require(loaded, task)
-    assert loaded.checkpoint.sentence is not None
-    return loaded.checkpoint.sentence
+def sentence_of(checkpoint: Checkpoint, task: Task = Task.EMBED) -> SentenceModules:
+    """What makes a vector of hidden states. Raises TaskError for a model of another task."""
+    require(checkpoint, task)
+    assert checkpoint.sentence is not None
+    return checkpoint.sentence
 
 
 def _checked_top_k(top_k: int | None) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.checkpoint import DEMO_MODEL
-from packhorse.tools.resume_state import identity_of_input
+from packhorse.tools.files.resume_state import identity_of_input
 from tests.fake_encoder import Classify, Outcome, command, run
 
 ROWS = 1000

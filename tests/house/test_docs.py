@@ -18,7 +18,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class Block:
     text: str
     is_run: bool
     answer: str | None = None
+    task: str | None = None  # of a small model that stands for the one it names
 
     @property
     def where(self) -> str:
@@ -91,10 +92,12 @@ def blocks_of(page: Path) -> list[Block]:
         follows = end >= 0 and not text[end : match.start()].strip()
         if follows and match[1] == "json" and found:
             last = found[-1]
-            found[-1] = Block(last.page, last.line, last.language, last.text, last.is_run, match[2])
+            found[-1] = replace(last, answer=match[2])
         not_run = re.search(r"<!-- not run: [^>]+ -->$", before) is not None
+        task = re.search(r"<!-- small model: (\w+) -->$", before)
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(page, line, match[1], match[2], not not_run))
+        named = None if task is None else task[1]
+        found.append(Block(page, line, match[1], match[2], not not_run, task=named))
         end = match.end()
     return found
 
@@ -106,7 +109,7 @@ def unique(language: str) -> list[Block]:
     """Blocks to run: translations repeat them, so each text counts once."""
     found: dict[str, Block] = {}
     for block in BLOCKS:
-        if block.language == language and block.is_run:
+        if block.language == language and block.is_run and block.task is None:
             found.setdefault(block.text, block)
     return list(found.values())
 

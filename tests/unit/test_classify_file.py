@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-import packhorse
 from packhorse import cli
-from packhorse.checkpoint import DEMO_MODEL
+from packhorse.checkpoint import DEMO_MODEL, Checkpoint
+from packhorse.config import Config
 from packhorse.postprocess import ProblemType, scores_of
-from tests.fake_encoder import Classify, FakeEncoder
+from packhorse.tools.files import model
+from tests.fake_encoder import Classify, FakeEncoder, FakeModel
 
 SECRET = "the-text-that-no-message-may-show"
 
@@ -543,17 +544,16 @@ def test_a_broken_model_is_code_1_and_nothing_is_called_finished(
     assert len(objects_of(tmp_path / "out.jsonl.partial")) == 4
 
 
-def test_what_is_switched_off_reaches_the_encoder(
+def test_what_is_switched_off_reaches_the_model(
     tmp_path: Path, classify: Classify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
 
-    class Remembering(FakeEncoder):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            given.append(options["without"])
-            super().__init__(*args, **options)
+    def remembering(config: Config, checkpoint: Checkpoint) -> FakeModel:
+        given.append(config.engine.without)
+        return FakeModel(config, checkpoint)
 
-    monkeypatch.setitem(vars(packhorse), "Encoder", Remembering)
+    monkeypatch.setattr(model, "load", remembering)
     source = write(tmp_path / "in.txt", "good\n")
     assert classify(source, "-o", tmp_path / "a.jsonl").code == 0
     assert classify(source, "-o", tmp_path / "b.jsonl", "--without", "overlap,graphs").code == 0
@@ -579,8 +579,8 @@ import sys
 if sys.argv[2] == "without":
     sys.modules["fcntl"] = None
 from pathlib import Path
-from packhorse.tools.partial_output import PartialOutput
-from packhorse.tools.resume_state import RunState
+from packhorse.tools.files.partial_output import PartialOutput
+from packhorse.tools.files.resume_state import RunState
 outputs = [PartialOutput(Path(sys.argv[1]), RunState({}), True) for _ in range(2)]
 """
 

@@ -15,13 +15,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packhorse.errors import ConfigError
+from packhorse.tools.files.tasks.ranked_labels import RankedLabels
 from packhorse.tools.table_files import line_rows, lines
+from packhorse.tools.table_files.added_columns import AddedColumn, score_texts, shortest
+from packhorse.tools.table_files.columns import Columns
 from packhorse.tools.table_files.formats import Format, input_format, output_format
 from packhorse.tools.table_files.lines import LineReader, LongLine
-from packhorse.tools.table_files.opening import Columns, Input, make_writer, open_reader
-from packhorse.tools.table_files.rows import Place, Ranking, RowBatch, score_texts
+from packhorse.tools.table_files.opening import Input, make_writer, open_reader
+from packhorse.tools.table_files.rows import Place, RowBatch
 
-COLUMNS = Columns(("text",), "label", "score")
+COLUMNS = Columns(("text",), ("label", "score"), ("--text-column",), "--prefix")
+
+
+def label_columns(*labels: str) -> list[AddedColumn]:
+    return RankedLabels("label", "score").columns(labels)
+
+
 ANY_FILE = settings(
     max_examples=150,
     deadline=None,
@@ -82,9 +91,9 @@ def test_what_is_written_is_read_by_csv(tmp_path: Path, records: list[list[str]]
     reader = open_reader(source, COLUMNS, Format.CSV)
     (batch,) = reader.batches(100)
     reader.close()
-    writer = make_writer(source, reader, COLUMNS, Format.CSV, ['a,"b"', "c\nd"])
-    ranking = Ranking(np.ones((len(batch), 1), np.intp), np.ones((len(batch), 1), np.float32))
-    written = (writer.header() + writer.encode(batch, ranking)).decode()
+    writer = make_writer(source, reader, COLUMNS, Format.CSV, label_columns('a,"b"', "c\nd"))
+    added = [["c\nd"] * len(batch), np.ones(len(batch), np.float32)]
+    written = (writer.header() + writer.encode(batch, added)).decode()
     assert list(csv.reader(io.StringIO(written, newline=""), strict=True)) == [
         ["id", "text", "label", "score"],
         *([*record, "c\nd", "1.0"] for record in records),
@@ -180,9 +189,8 @@ def test_any_object_is_a_row_or_a_bad_one(
     assert batch.texts == [value["text"]]
     reader = open_reader(source, COLUMNS, Format.JSONL)
     reader.close()
-    writer = make_writer(source, reader, COLUMNS, Format.JSONL, ["no", 'y"es'])
-    ranking = Ranking(np.ones((1, 1), np.intp), np.full((1, 1), 0.25, np.float32))
-    written = writer.encode(batch, ranking)
+    writer = make_writer(source, reader, COLUMNS, Format.JSONL, label_columns("no", 'y"es'))
+    written = writer.encode(batch, [['y"es'], np.full(1, 0.25, np.float32)])
     assert written.startswith(line[:-1].encode())
     assert json.loads(written) == value | {"label": 'y"es', "score": 0.25}
 
@@ -193,6 +201,20 @@ def test_scores_read_back_as_they_were(scores: list[float]) -> None:
     array = np.array(scores, np.float32)
     texts = score_texts(array)
     assert np.array_equal(np.array([json.loads(text) for text in texts], np.float32), array)
+
+
+@ANY_FILE
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_numbers_of_vectors_are_few_digits_and_read_back_as_they_were(numbers: list[float]) -> None:
+    for dtype in (np.float32, np.float16):
+        with np.errstate(over="ignore"):
+            array = np.array(numbers).astype(dtype)
+        array = array[np.isfinite(array)]
+        few = shortest(array)
+        assert np.array_equal(few.astype(dtype), array)
+        sizes = np.abs(array.astype(np.float64))
+        usual = (sizes > 1e-12) & (sizes < 1e6)
+        assert all(len(repr(x).lstrip("-0.").split("e")[0]) <= 11 for x in few[usual].tolist())
 
 
 def test_a_batch_ends_early_where_texts_are_long(
@@ -280,5 +302,5 @@ def test_labels_that_cannot_be_written_without_quotes(tmp_path: Path) -> None:
     source = Input(str(path), Format.CSV, quoted=False)
     reader = open_reader(source, COLUMNS, Format.CSV)
     reader.close()
-    with pytest.raises(ConfigError, match="a label holds the delimiter"):
-        make_writer(source, reader, COLUMNS, Format.CSV, ["a,b"])
+    with pytest.raises(ConfigError, match="'label' may hold the delimiter"):
+        make_writer(source, reader, COLUMNS, Format.CSV, label_columns("a,b"))

@@ -1,4 +1,4 @@
-"""From batches to ranked labels, and the threads at both ends."""
+"""From batches to columns that are added, and the threads at both ends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pytest
 from packhorse.checkpoint import load_checkpoint
 from packhorse.errors import InternalError, UnavailableError
 from packhorse.request import Float32Array, Sequences
-from packhorse.tools.prefetch import Behind, Prefetched
-from packhorse.tools.progress import Progress
-from packhorse.tools.resume_state import Counts
-from packhorse.tools.row_scores import RowScorer, Scored, Scoring
+from packhorse.tools.files.prefetch import Behind, Prefetched
+from packhorse.tools.files.progress import Progress
+from packhorse.tools.files.resume_state import Counts
+from packhorse.tools.files.row_answers import Answered, RowAnswers
+from packhorse.tools.files.tasks.labels import LabelTask
+from packhorse.tools.files.tasks.ranked_labels import RankedLabels
 from packhorse.tools.table_files.rows import RowBatch, listed_columns
-from tests.fake_encoder import FakeEncoder
+from tests.fake_encoder import FakeEncoder, FakeModel
 
 
 def batch_of(texts: list[str], first: int = 1) -> RowBatch:
@@ -28,15 +30,24 @@ def batch_of(texts: list[str], first: int = 1) -> RowBatch:
     return batch
 
 
-def scored(texts: list[str], model: Any = None, **options: Any) -> Scored:
-    scorer = RowScorer(model or FakeEncoder(), load_checkpoint(), Scoring(**options))
-    (encoded,) = scorer.encoded(batch for batch in [batch_of(texts)])
-    return scorer.score(encoded)
+def answers(encoder: FakeEncoder | None = None, **options: Any) -> RowAnswers:
+    task = LabelTask(("text",), RankedLabels("label", "score", in_lists=True, **options))
+    model: Any = FakeModel(None, load_checkpoint(), encoder)
+    return RowAnswers(model, task)
 
 
-def one_by_one(texts: list[str]) -> list[tuple[int, float]]:
-    results = [scored([text]).ranking for text in texts]
-    return [(int(r.order[0, 0]), float(r.scores[0, 0])) for r in results]
+def answered(texts: list[str], encoder: FakeEncoder | None = None, **options: Any) -> Answered:
+    asked = answers(encoder, **options)
+    (encoded,) = asked.encoded(batch for batch in [batch_of(texts)])
+    return asked.answered(encoded)
+
+
+def rows_of(result: Answered) -> list[tuple[str, float]]:
+    return list(zip(*result.added, strict=True))
+
+
+def one_by_one(texts: list[str]) -> list[tuple[str, float]]:
+    return [rows_of(answered([text]))[0] for text in texts]
 
 
 def test_every_place_of_a_bad_row() -> None:
@@ -44,32 +55,31 @@ def test_every_place_of_a_bad_row() -> None:
     whole = one_by_one(texts)
     for word in ("UNTOKENISABLE", "NONFINITE", "BROKEN"):
         for place in range(9):
-            result = scored([*texts[:place], word, *texts[place + 1 :]])
+            result = answered([*texts[:place], word, *texts[place + 1 :]])
             assert [row.number for row in result.batch.bad] == [place + 1]
             assert result.batch.texts == [*texts[:place], *texts[place + 1 :]]
-            got = list(zip(result.ranking.order[:, 0], result.ranking.scores[:, 0], strict=True))
-            assert got == [*whole[:place], *whole[place + 1 :]]
+            assert rows_of(result) == [*whole[:place], *whole[place + 1 :]]
 
 
 def test_nothing_but_bad_rows() -> None:
     for word in ("UNTOKENISABLE", "NONFINITE", "BROKEN"):
-        result = scored([word] * 3)
+        result = answered([word] * 3)
         assert len(result.batch) == 0
         assert [row.number for row in result.batch.bad] == [1, 2, 3]
-        assert len(result.ranking.order) == 0
+        assert result.added == []
 
 
 def test_bad_rows_of_the_reader_and_of_the_model_are_in_order() -> None:
     batch = batch_of(["UNTOKENISABLE", "a", "NONFINITE"], first=2)
     batch.bad += batch_of(["x"]).without({0: "unreadable"}).bad
-    scorer = RowScorer(FakeEncoder(), load_checkpoint(), Scoring())
-    (encoded,) = scorer.encoded(batch for batch in [batch])
-    assert [row.number for row in scorer.score(encoded).batch.bad] == [1, 2, 4]
+    asked = answers()
+    (encoded,) = asked.encoded(batch for batch in [batch])
+    assert [row.number for row in asked.answered(encoded).batch.bad] == [1, 2, 4]
 
 
 def test_a_model_that_is_dead_is_no_bad_row() -> None:
     with pytest.raises(InternalError):
-        scored(["a", "DEAD", "b"])
+        answered(["a", "DEAD", "b"])
 
 
 def test_an_error_that_is_no_rows_fault_is_passed_on() -> None:
@@ -78,7 +88,7 @@ def test_an_error_that_is_no_rows_fault_is_passed_on() -> None:
             raise UnavailableError("closed")
 
     with pytest.raises(UnavailableError):
-        scored(["a"], Closed())
+        answered(["a"], Closed())
 
 
 class Fixed(FakeEncoder):
@@ -89,17 +99,18 @@ class Fixed(FakeEncoder):
 
 
 def test_ties_go_to_the_first_label() -> None:
-    assert scored(["a"], Fixed()).ranking.order.tolist() == [[0]]
-    assert scored(["a"], Fixed(), top_k=None).ranking.order.tolist() == [[0, 1]]
+    labels = list(load_checkpoint().labels)
+    assert answered(["a"], Fixed()).added[0] == labels[:1]
+    assert answered(["a"], Fixed(), top_k=None).added[0] == [labels]
 
 
 def test_ranking_is_best_first_and_cut() -> None:
     texts = [f"text {i}" for i in range(50)]
-    best, both = scored(texts).ranking, scored(texts, top_k=None).ranking
-    assert both.scores.shape == (50, 2)
-    assert (both.scores[:, 0] >= both.scores[:, 1]).all()
-    assert np.array_equal(both.order[:, :1], best.order)
-    assert np.array_equal(both.scores[:, :1], best.scores)
+    best, both = answered(texts).added, answered(texts, top_k=None).added
+    assert both[1].shape == (50, 2)
+    assert (both[1][:, 0] >= both[1][:, 1]).all()
+    assert [labels[0] for labels in both[0]] == best[0]
+    assert np.array_equal(both[1][:, 0], best[1])
 
 
 def numbers(count: int) -> Iterator[int]:

@@ -277,7 +277,7 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
 
 def test_the_library_can_be_imported_where_there_are_no_posix_modules() -> None:
     without = "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp']))"
-    script = f"{without}; import packhorse.encoder, packhorse.tools.classify_run"
+    script = f"{without}; import packhorse.encoder, packhorse.tools.files.run"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 

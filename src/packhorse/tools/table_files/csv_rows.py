@@ -5,18 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from packhorse.errors import ConfigError, SetupError
+from packhorse.tools.table_files.added_columns import AddedColumn
+from packhorse.tools.table_files.columns import Columns
 from packhorse.tools.table_files.line_rows import LineRowReader
 from packhorse.tools.table_files.lines import MAX_LINE_BYTES, Line, LineReader, LongLine
-from packhorse.tools.table_files.rows import (
-    BadRow,
-    BadRowError,
-    Ranking,
-    RowBatch,
-    listed_columns,
-    score_texts,
-)
+from packhorse.tools.table_files.rows import BadRow, BadRowError, RowBatch, listed_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +31,13 @@ class CsvReader(LineRowReader):
     rows up to the next one.
     """
 
-    def __init__(
-        self, lines: LineReader, name: str, dialect: Dialect, text_columns: Sequence[str]
-    ) -> None:
+    def __init__(self, lines: LineReader, name: str, dialect: Dialect, columns: Columns) -> None:
         super().__init__(lines)
         self._dialect = dialect
         self._record = _RecordLines(lines)
         self._fields = self._new_reader()
         self.columns = self._read_header(name)
-        self._texts = [_position(column, self.columns, name) for column in text_columns]
+        self._texts = [_position(column, columns, self.columns, name) for column in columns.texts]
 
     def read_row(self, batch: RowBatch) -> bool:
         number = self.lines.number + 1
@@ -131,44 +125,43 @@ class _RecordLines:
             return line.decode("utf-8", "replace")
 
 
-def _position(column: str, header: list[str], name: str) -> int:
+def _position(column: str, columns: Columns, header: list[str], name: str) -> int:
     count = header.count(column)
     if count == 1:
         return header.index(column)
     if count:
         raise ConfigError(f"{name} has {count} columns {column!r}; rename all but one")
-    remedy = "name the right one with --text-column or --pair-column"
+    remedy = f"name the right one {columns.remedy}"
     if len(header) == 1:
         remedy += ", or say with --delimiter what separates columns"
     raise ConfigError(f"{name} has no column {column!r} but {listed_columns(header)}; {remedy}")
 
 
 class CsvWriter:
-    """Writes a header and one record a row: the input's fields, then label and score columns."""
+    """Writes a header and one record a row: the input's fields, then those that are added."""
 
     def __init__(
-        self, columns: Sequence[str], added: Sequence[str], labels: Sequence[str], dialect: Dialect
+        self, columns: Sequence[str], added: Sequence[AddedColumn], dialect: Dialect
     ) -> None:
-        self._columns = [*columns, *added]
-        self._labels = labels
+        self._added = added
+        self._columns = [*columns, *(column.name for column in added)]
         self._dialect = dialect
-        if not dialect.quoted and any(
-            mark in name for name in [*added, *labels] for mark in (dialect.delimiter, "\n", "\r")
-        ):
-            raise ConfigError("a label holds the delimiter, which cannot be written unquoted")
+        marks = () if dialect.quoted else (dialect.delimiter, "\n", "\r")
+        for column in added:
+            if any(mark in column.name or column.may_hold(mark) for mark in marks):
+                raise ConfigError(
+                    f"column {column.name!r} may hold the delimiter, which cannot be written "
+                    "unquoted"
+                )
 
     def header(self) -> bytes:
         return self._records([self._columns])
 
-    def encode(self, batch: RowBatch, ranking: Ranking) -> bytes:
-        scores = iter(score_texts(ranking.scores))
-        records = []
-        for fields, best in zip(batch.kept, ranking.order.tolist(), strict=True):
-            record = [*fields]
-            for label in best:
-                record += (self._labels[label], next(scores))
-            records.append(record)
-        return self._records(records)
+    def encode(self, batch: RowBatch, added: Sequence[Any]) -> bytes:
+        plain = [column.plain(values) for column, values in zip(self._added, added, strict=True)]
+        return self._records(
+            [[*fields, *more] for fields, *more in zip(batch.kept, *plain, strict=True)]
+        )
 
     def _records(self, records: list[list[str]]) -> bytes:
         delimiter = self._dialect.delimiter

@@ -9,29 +9,23 @@ from typing import Any
 import msgspec
 
 from packhorse.errors import ConfigError
+from packhorse.tools.table_files.added_columns import AddedColumn
+from packhorse.tools.table_files.columns import Columns
 from packhorse.tools.table_files.line_rows import LineRowReader
 from packhorse.tools.table_files.lines import LineReader, checked
-from packhorse.tools.table_files.rows import BadRow, BadRowError, Ranking, RowBatch, score_texts
+from packhorse.tools.table_files.rows import BadRow, BadRowError, RowBatch
 
 
 class JsonReader(LineRowReader):
-    """The objects of the lines. Lines of white space alone separate nothing and are passed.
+    """The objects of the lines. Lines of white space alone separate nothing and are passed."""
 
-    added  names of the label and of the score: a row must not have them already
-    """
-
-    def __init__(
-        self,
-        lines: LineReader,
-        name: str,
-        text_columns: Sequence[str],
-        added: tuple[str, str],
-    ) -> None:
+    def __init__(self, lines: LineReader, name: str, columns: Columns) -> None:
         super().__init__(lines)
         self._name = name
-        self._added = added
-        self._has_pair = len(text_columns) > 1
-        self._decode = msgspec.json.Decoder(_row_type(text_columns, added)).decode
+        self._columns = columns
+        self._has_pair = len(columns.texts) > 1
+        self._added = [f"added{number}" for number in range(len(columns.added))]
+        self._decode = msgspec.json.Decoder(_row_type(columns, self._added)).decode
 
     def read_row(self, batch: RowBatch) -> bool:
         line = self.lines.next_line()
@@ -47,8 +41,9 @@ class JsonReader(LineRowReader):
 
     def _add(self, batch: RowBatch, line: bytes) -> None:
         row = self._parsed(line)
-        if row.label is not msgspec.UNSET or row.score is not msgspec.UNSET:
-            self._refuse(self._added[row.label is msgspec.UNSET])
+        for field, column in zip(self._added, self._columns.added, strict=True):
+            if getattr(row, field) is not msgspec.UNSET:
+                self._refuse(column)
         text = (row.text, row.pair) if self._has_pair else row.text
         batch.add(self.lines.number, text, line)
 
@@ -66,71 +61,43 @@ class JsonReader(LineRowReader):
     def _refuse(self, column: str) -> None:
         """A clash in the first line is most likely one in all lines."""
         if self.lines.number == 1:
-            raise ConfigError(taken(self._name, column))
+            raise ConfigError(self._columns.taken(self._name, column))
         raise BadRowError(f"it already has a column {column!r}")
 
 
-def _row_type(text_columns: Sequence[str], added: tuple[str, str]) -> type[msgspec.Struct]:
+def _row_type(columns: Columns, added: Sequence[str]) -> type[msgspec.Struct]:
     """What of an object is looked at: the text, its pair, and the columns that must not be there.
 
     The rest of the object is checked to be JSON and passed over.
     """
-    unset = msgspec.UNSET
-    names = dict(zip(("text", "pair"), text_columns, strict=False))
-    fields: list[Any] = [*((name, str) for name in names), ("label", Any, unset)]
-    fields.append(("score", Any, unset))
-    names |= {"label": added[0], "score": added[1]}
+    names = dict(zip(("text", "pair"), columns.texts, strict=False))
+    fields: list[Any] = [(name, str) for name in names]
+    fields += [(name, Any, msgspec.UNSET) for name in added]
+    names |= dict(zip(added, columns.added, strict=True))
     return msgspec.defstruct("Row", fields, rename=names)
 
 
-def taken(name: str, column: str) -> str:
-    """The message for a column that the input already has."""
-    return (
-        f"{name} already has a column {column!r}; choose other names with --prefix, "
-        "or with --label-column and --score-column"
-    )
-
-
 class JsonWriter:
-    """Writes one object a line: the input's fields, then the label and the score.
+    """Writes one object a line: the input's fields, then those that are added.
 
     columns  the names of the fields where a row is kept as a list; empty where it is the object
-    added    the names of the label and of the score
-    several  whether these are lists, best first
     """
 
-    def __init__(
-        self, columns: Sequence[str], added: tuple[str, str], labels: Sequence[str], several: bool
-    ) -> None:
+    def __init__(self, columns: Sequence[str], added: Sequence[AddedColumn]) -> None:
         self._names = [f"{_json(name)}: ".encode() for name in columns]
-        self._label, self._score = (_json(name) for name in added)
-        self._labels = [_json(label) for label in labels]
-        self._several = several
+        self._added = added
+        self._keys = [_json(column.name) for column in added]
 
     def header(self) -> bytes:
         return b""
 
-    def encode(self, batch: RowBatch, ranking: Ranking) -> bytes:
+    def encode(self, batch: RowBatch, added: Sequence[Any]) -> bytes:
+        spelled = [column.json(values) for column, values in zip(self._added, added, strict=True)]
         lines = []
-        values = self._listed(ranking) if self._several else self._best(ranking)
-        for kept, (label, score) in zip(batch.kept, values, strict=True):
-            added = f", {self._label}: {label}, {self._score}: {score}}}\n"
-            lines.append(self._unclosed(kept) + added.encode())
+        for kept, *values in zip(batch.kept, *spelled, strict=True):
+            pairs = [f", {key}: {value}" for key, value in zip(self._keys, values, strict=True)]
+            lines.append(self._unclosed(kept) + f"{''.join(pairs)}}}\n".encode())
         return b"".join(lines)
-
-    def _best(self, ranking: Ranking) -> list[tuple[str, str]]:
-        labels = [self._labels[column] for column in ranking.order[:, 0].tolist()]
-        return list(zip(labels, score_texts(ranking.scores), strict=True))
-
-    def _listed(self, ranking: Ranking) -> list[tuple[str, str]]:
-        scores = iter(score_texts(ranking.scores))
-        return [
-            (
-                f"[{', '.join(self._labels[column] for column in order)}]",
-                f"[{', '.join(next(scores) for _ in order)}]",
-            )
-            for order in ranking.order.tolist()
-        ]
 
     def _unclosed(self, kept: Any) -> bytes:
         """The row's object without its closing brace. It is never empty: it holds the text."""

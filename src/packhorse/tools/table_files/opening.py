@@ -5,40 +5,18 @@ from __future__ import annotations
 import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from packhorse.errors import ConfigError
+from packhorse.tools.table_files.added_columns import AddedColumn
+from packhorse.tools.table_files.columns import Columns
 from packhorse.tools.table_files.csv_rows import CsvReader, CsvWriter, Dialect
 from packhorse.tools.table_files.formats import Format
-from packhorse.tools.table_files.json_rows import JsonReader, JsonWriter, taken
+from packhorse.tools.table_files.json_rows import JsonReader, JsonWriter
 from packhorse.tools.table_files.lines import STDIN, LineReader
 from packhorse.tools.table_files.parquet_rows import ParquetReader, ParquetWriter
-from packhorse.tools.table_files.rows import Ranking, RowBatch, RowReader, RowWriter
+from packhorse.tools.table_files.rows import RowBatch, RowReader, RowWriter
 from packhorse.tools.table_files.text_rows import TextReader
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Names of columns: of the text (and its pair) in the input, of what is added in the output.
-
-    top_k  how many labels a row gets; None for all
-    """
-
-    texts: tuple[str, ...]
-    label: str
-    score: str
-    top_k: int | None = 1
-
-    @property
-    def several(self) -> bool:
-        """Whether a row gets a list of labels."""
-        return self.top_k != 1
-
-    def added(self, target: Format, num_labels: int = 1) -> list[str]:
-        """What is added to each row. CSV has no lists: label_1, score_1, label_2, …"""
-        if not self.several or target in LISTS:
-            return [self.label, self.score]
-        ranks = range(1, min(self.top_k or num_labels, num_labels) + 1)
-        return [f"{name}_{rank}" for rank in ranks for name in (self.label, self.score)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +57,10 @@ def open_reader(source: Input, columns: Columns, target: Format) -> RowReader:
     Raises SetupError where they do not, or the file cannot be opened.
     """
     if source.format is Format.PARQUET:
-        return ParquetReader(source.path, columns.texts, columns.added(target))
+        return ParquetReader(source.path, columns)
     lines = LineReader(source.path)
     try:
-        reader = _line_reader(lines, source, columns, target)
+        reader = _line_reader(lines, source, columns)
         _check_added(reader, source.name, columns, target)
     except BaseException:
         lines.close()
@@ -90,20 +68,22 @@ def open_reader(source: Input, columns: Columns, target: Format) -> RowReader:
     return reader
 
 
-def _line_reader(lines: LineReader, source: Input, columns: Columns, target: Format) -> RowReader:
+def _line_reader(lines: LineReader, source: Input, columns: Columns) -> RowReader:
     if source.format is Format.TEXT:
         if len(columns.texts) > 1:
-            raise ConfigError("a text file has one text a line; --pair-column needs a table")
+            raise ConfigError(
+                f"a text file has one text a line; {columns.texts_told_by[-1]} needs a table"
+            )
         return TextReader(lines, columns.texts[0])
     if source.format is Format.JSONL:
-        return JsonReader(lines, source.name, columns.texts, (columns.label, columns.score))
-    return CsvReader(lines, source.name, source.dialect(), columns.texts)
+        return JsonReader(lines, source.name, columns)
+    return CsvReader(lines, source.name, source.dialect(), columns)
 
 
 def _check_added(reader: RowReader, name: str, columns: Columns, target: Format) -> None:
-    for column in columns.added(target):
+    for column in columns.added:
         if column in reader.columns or column in columns.texts:
-            raise ConfigError(taken(name, column))
+            raise ConfigError(columns.taken(name, column))
     if target in LISTS and len(set(reader.columns)) < len(reader.columns):
         raise ConfigError(f"{name} has two columns of the same name, which {target} cannot have")
 
@@ -117,8 +97,8 @@ class _GzipWriter:
     def header(self) -> bytes:
         return gzip.compress(self._writer.header(), mtime=0)
 
-    def encode(self, batch: RowBatch, ranking: Ranking) -> bytes:
-        return gzip.compress(self._writer.encode(batch, ranking), mtime=0)
+    def encode(self, batch: RowBatch, added: Sequence[Any]) -> bytes:
+        return gzip.compress(self._writer.encode(batch, added), mtime=0)
 
 
 def make_writer(
@@ -126,28 +106,26 @@ def make_writer(
     reader: RowReader,
     columns: Columns,
     target: Format,
-    labels: Sequence[str],
+    added: Sequence[AddedColumn],
     compressed: bool = False,
 ) -> RowWriter:
-    """The writer of the reader's rows with their best labels.
+    """The writer of the reader's rows with the columns that are ``added``.
 
-    Raises ConfigError where a column that is added is there already.
+    Raises ConfigError where one of these is there already.
     """
-    writer = _plain_writer(source, reader, columns, target, labels)
+    for column in added:
+        if column.name in reader.columns:
+            raise ConfigError(columns.taken(source.name, column.name))
+    writer = _plain_writer(source, reader, target, added)
     return _GzipWriter(writer) if compressed else writer
 
 
 def _plain_writer(
-    source: Input, reader: RowReader, columns: Columns, target: Format, labels: Sequence[str]
+    source: Input, reader: RowReader, target: Format, added: Sequence[AddedColumn]
 ) -> RowWriter:
-    added = columns.added(target, len(labels))
-    for column in added:
-        if column in reader.columns:
-            raise ConfigError(taken(source.name, column))
-    pair = (columns.label, columns.score)
     if target is Format.JSONL:
-        return JsonWriter(reader.columns, pair, labels, columns.several)
+        return JsonWriter(reader.columns, added)
     if target is Format.PARQUET:
         schema = reader.schema if isinstance(reader, ParquetReader) else None
-        return ParquetWriter(schema, reader.columns, pair, labels, columns.several)
-    return CsvWriter(reader.columns, added, labels, source.dialect(target))
+        return ParquetWriter(schema, reader.columns, added)
+    return CsvWriter(reader.columns, added, source.dialect(target))

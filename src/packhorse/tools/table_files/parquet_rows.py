@@ -12,14 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from packhorse.errors import ConfigError, SetupError
-from packhorse.tools.table_files.json_rows import taken
+from packhorse.tools.table_files.added_columns import AddedColumn
+from packhorse.tools.table_files.columns import Columns
 from packhorse.tools.table_files.rows import (
     BadRow,
     Place,
-    Ranking,
     RowBatch,
     listed_columns,
 )
@@ -49,7 +47,7 @@ class ParquetReader:
     without reading the groups before it.
     """
 
-    def __init__(self, path: str, text_columns: Sequence[str], added: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, columns: Columns) -> None:
         self._arrow = _pyarrow()
         self._path = path
         try:
@@ -58,10 +56,10 @@ class ParquetReader:
             raise SetupError(f"{path} cannot be read as Parquet: {error}") from None
         self.schema = self._file.schema_arrow
         self.columns: list[str] = list(self.schema.names)
-        self._text_columns = text_columns
+        self._text_columns = columns.texts
         self._next = 0
         try:
-            self._check_columns(added)
+            self._check_columns(columns)
         except BaseException:
             self.close()
             raise
@@ -118,15 +116,15 @@ class ParquetReader:
                 batch.add(number, values[0] if len(values) == 1 else values, index)
         return batch
 
-    def _check_columns(self, added: Sequence[str]) -> None:
-        for name in added:
+    def _check_columns(self, columns: Columns) -> None:
+        for name in columns.added:
             if name in self.columns:
-                raise ConfigError(taken(self._path, name))
+                raise ConfigError(columns.taken(self._path, name))
         for name in self._text_columns:
             if self.columns.count(name) != 1:
                 raise ConfigError(
                     f"{self._path} has {self.columns.count(name)} columns {name!r} among "
-                    f"{listed_columns(self.columns)}; name one with --text-column or --pair-column"
+                    f"{listed_columns(self.columns)}; name one {columns.remedy}"
                 )
             kind = self.schema.field(name).type
             if not self._is_string(kind):
@@ -170,43 +168,29 @@ class ParquetWriter:
 
     source   the input's schema; None for an input of strings
     columns  the input's columns, where it has no schema
-    added    the names of the label and of the score
-    several  whether these are lists, best first
+    added    what is added to each row
     """
 
-    def __init__(
-        self,
-        source: Any,
-        columns: Sequence[str],
-        added: tuple[str, str],
-        labels: Sequence[str],
-        several: bool,
-    ) -> None:
+    def __init__(self, source: Any, columns: Sequence[str], added: Sequence[AddedColumn]) -> None:
         self._arrow = arrow = _pyarrow()
         if source is None:
             source = arrow.schema([(name, arrow.string()) for name in columns])
-        label, score = arrow.string(), arrow.float32()
-        if several:
-            label, score = arrow.list_(label), arrow.list_(score)
         self._source = source
-        self._schema = source.append(arrow.field(added[0], label))
-        self._schema = self._schema.append(arrow.field(added[1], score))
-        self._labels = np.array(labels, dtype=object)
-        self._several = several
+        self._schema = source
+        self._added = added
+        for column in added:
+            self._schema = self._schema.append(arrow.field(column.name, column.arrow_type(arrow)))
 
     def header(self) -> bytes:
         return b""
 
-    def encode(self, batch: RowBatch, ranking: Ranking) -> bytes:
-        labels, scores = self._labels[ranking.order], ranking.scores
-        if not self._several:
-            labels, scores = labels[:, 0], scores[:, 0]
-        added = [
-            self._arrow.array(list(values), field.type)
-            for values, field in zip((labels, scores), list(self._schema)[-2:], strict=True)
+    def encode(self, batch: RowBatch, added: Sequence[Any]) -> bytes:
+        arrays = [
+            column.arrow_array(self._arrow, values)
+            for column, values in zip(self._added, added, strict=True)
         ]
         table = self._arrow.RecordBatch.from_arrays(
-            [*self._kept(batch), *added], schema=self._schema
+            [*self._kept(batch), *arrays], schema=self._schema
         )
         sink = self._arrow.BufferOutputStream()
         with self._arrow.ipc.new_stream(sink, self._schema) as stream:

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packhorse.request import Float32Array, TextOrPair
+from packhorse.request import TextOrPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class RowBatch:
     """N rows in the order of the input, columnar: at 100,000 a second an object each is too slow.
 
     numbers     the line on which each row starts, from 1; the row for Parquet
-    texts       what is classified
+    texts       what the model reads
     kept        what the writer needs of each row: its fields (text, CSV, TSV), the bytes
                 of its object (JSON Lines), or its index in ``table`` (Parquet)
     bad         rows that are skipped, in their order
@@ -81,18 +78,6 @@ class RowBatch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The best k labels of N rows, best first.
-
-    order   intp (N, k)     columns of the model's labels
-    scores  float32 (N, k)
-    """
-
-    order: NDArray[np.intp]
-    scores: Float32Array
-
-
 class RowReader(Protocol):
     """A file of rows. Making one reads the header and raises SetupError if it does not fit.
 
@@ -113,16 +98,14 @@ class RowReader(Protocol):
 
 
 class RowWriter(Protocol):
-    """Turns rows and their ranking into bytes that are appended to the output."""
+    """Turns rows into bytes that are appended to the output.
+
+    ``added`` are the values of each added column, in their order.
+    """
 
     def header(self) -> bytes: ...
 
-    def encode(self, batch: RowBatch, ranking: Ranking) -> bytes: ...
-
-
-def score_texts(scores: Float32Array) -> list[str]:
-    """Each score in the fewest digits that read back as the same float32."""
-    return [str(score) for score in scores.ravel()]
+    def encode(self, batch: RowBatch, added: Sequence[Any]) -> bytes: ...
 
 
 def listed_columns(columns: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from packhorse.tools.resume_state import Counts
+from packhorse.tools.files.resume_state import Counts
 
 
 class Progress:

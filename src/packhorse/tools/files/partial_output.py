@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from packhorse.errors import SetupError
-from packhorse.tools.resume_state import (
+from packhorse.tools.files.resume_state import (
     Counts,
     RunState,
     differences,

@@ -1,21 +1,24 @@
-"""One run over one file: read, tokenise, predict and write, each beside the others."""
+"""One run over one file: read, tokenise, ask the model and write, each beside the others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 import packhorse
 from packhorse.checkpoint import Checkpoint
-from packhorse.config import AUTO, Config, resolve
+from packhorse.config import Config, resolve
 from packhorse.configured import configured_checkpoint
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, RequestError
 from packhorse.hardware import detect
-from packhorse.tools.bad_row_log import BadRowLog
-from packhorse.tools.partial_output import (
+from packhorse.tools.files import model as models
+from packhorse.tools.files.bad_row_log import BadRowLog
+from packhorse.tools.files.partial_output import (
     Output,
     PartialOutput,
     StandardOutput,
@@ -26,28 +29,32 @@ from packhorse.tools.partial_output import (
     has_state,
     is_finished,
 )
-from packhorse.tools.prefetch import Behind, Prefetched
-from packhorse.tools.progress import Progress
-from packhorse.tools.resume_state import Counts, RunState, identity_of_input, identity_of_model
-from packhorse.tools.row_scores import RowScorer, Scoring
-from packhorse.tools.row_sink import RowSink
+from packhorse.tools.files.prefetch import Behind, Prefetched
+from packhorse.tools.files.progress import Progress
+from packhorse.tools.files.resume_state import (
+    Counts,
+    RunState,
+    identity_of_input,
+    identity_of_model,
+)
+from packhorse.tools.files.row_answers import RowAnswers
+from packhorse.tools.files.row_sink import RowSink
+from packhorse.tools.files.row_task import RowTask
+from packhorse.tools.table_files.added_columns import AddedColumn
 from packhorse.tools.table_files.formats import Format
 from packhorse.tools.table_files.lines import STDIN
-from packhorse.tools.table_files.opening import Columns, Input, make_writer, open_reader
+from packhorse.tools.table_files.opening import Input, make_writer, open_reader
 from packhorse.tools.table_files.rows import RowBatch
 
-if TYPE_CHECKING:
-    from packhorse import Encoder
-
-_BATCH_ROWS = {"cpu": 512, "cuda": 8192}
-"""Rows at once: seconds of a CPU's work, tens of milliseconds of a GPU's."""
+_BATCH_SEQUENCES = {"cpu": 512, "cuda": 8192}
+"""Sequences at once: seconds of a CPU's work, tens of milliseconds of a GPU's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """What the command line asks for.
 
-    scoring    how texts become labels
+    task       what becomes of a row
     batch      rows at once; None for what suits the device
     resume     keep a state while running, and go on from one that is there
     restart    drop what an interrupted run left
@@ -58,8 +65,7 @@ class Run:
     source: Input
     out: str
     target: Format
-    columns: Columns
-    scoring: Scoring
+    task: RowTask
     batch: int | None = None
     resume: bool = True
     restart: bool = False
@@ -77,8 +83,8 @@ class Run:
         return self.resume and not self.restart and self.out != STDIN
 
 
-def classify_file(run: Run, config: Config) -> Counts:
-    """Classify every row of the input. Returns how many rows were written and skipped.
+def run_file(run: Run, config: Config) -> Counts:
+    """Take every row of the input through the model. Returns how many were written and skipped.
 
     Raises SetupError before any row is written when something does not fit,
     and EngineError when the model fails as a whole. What was committed by
@@ -87,14 +93,13 @@ def classify_file(run: Run, config: Config) -> Counts:
     config = resolve(config, detect())
     _check_paths(run)
     with ExitStack() as stack:
-        reader = open_reader(run.source, run.columns, run.target)
+        reader = open_reader(run.source, run.task.columns, run.target)
         stack.callback(reader.close)
         checkpoint = configured_checkpoint(config)
         compressed = run.out.endswith(".gz")
-        writer = make_writer(
-            run.source, reader, run.columns, run.target, checkpoint.labels, compressed
-        )
-        batch_rows = run.batch or _BATCH_ROWS[config.model.device.partition(":")[0]]
+        added = _added(run.task, checkpoint)
+        writer = make_writer(run.source, reader, run.task.columns, run.target, added, compressed)
+        batch_rows = run.batch or _batch_rows(run.task, config)
         state = _state(run, _identity(run, config, checkpoint, batch_rows))
         progress = Progress(state.counts.rows + state.counts.skipped, run.quiet)
         stack.callback(progress.close)
@@ -110,7 +115,7 @@ def classify_file(run: Run, config: Config) -> Counts:
         else:
             progress.note(f"going on after {run.source.unit} {state.after.number:,}")
             reader.go_to(state.after)
-        _score_all(run, config, checkpoint, reader.batches(batch_rows), sink, progress)
+        _answer_all(run, config, checkpoint, reader.batches(batch_rows), sink, progress)
         sink.finish()
         progress.close()
         progress.summarise(sink.counts, run.source.name)
@@ -137,27 +142,43 @@ def _check_paths(run: Run) -> None:
         raise ConfigError(f"{out} exists; replace it with --overwrite, or choose another -o")
 
 
+def _added(task: RowTask, checkpoint: Checkpoint) -> list[AddedColumn]:
+    """The columns that rows get. Raises ConfigError where the model is not for that."""
+    try:
+        return task.added(checkpoint)
+    except RequestError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _batch_rows(task: RowTask, config: Config) -> int:
+    """Rows at once where the user leaves it open."""
+    device = config.model.device.partition(":")[0]
+    return max(1, _BATCH_SEQUENCES[device] // task.sequences_each)
+
+
 def _identity(run: Run, config: Config, checkpoint: Checkpoint, batch_rows: int) -> dict[str, Any]:
     """Everything that the bytes of the output depend on."""
     if not run.keeps_state:
         return {}
-    return {
+    identity = {
         "packhorse": packhorse.__version__,
         "input": identity_of_input(Path(run.source.path)),
         "model": identity_of_model(checkpoint),
         "option": {
             "format": [run.source.format, run.source.delimiter, run.source.quoted],
             "output format": run.target,
-            "columns": [*run.columns.texts, run.columns.label, run.columns.score],
             "batch": batch_rows,
             "device": config.model.device,
             "dtype": _dtype(config),
             "tokenizer": config.model.tokenizer,
             "max batch tokens": config.engine.max_batch_tokens,
             "without": sorted(config.engine.without),
-            **asdict(run.scoring),
+            **run.task.identity(),
         },
     }
+    # As it will be read: lists for tuples.
+    known: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(identity))
+    return known
 
 
 def _dtype(config: Config) -> str:
@@ -186,7 +207,7 @@ def _bad_row_log(run: Run, progress: Progress) -> BadRowLog:
     return BadRowLog(run.source.unit, progress.tell, listed)
 
 
-def _score_all(
+def _answer_all(
     run: Run,
     config: Config,
     checkpoint: Checkpoint,
@@ -199,45 +220,29 @@ def _score_all(
     The model runs in this thread; reading, tokenising and writing have their own.
     """
     with closing(Prefetched(batches)) as read:
-        model = _load(config, checkpoint)
+        model = models.load(config, checkpoint)
         progress.start(f"{checkpoint.model_id} on {_device_shown(config)}")
-        scorer = RowScorer(model, checkpoint, run.scoring)
-        encoded = Prefetched(scorer.encoded(read))
+        answers = RowAnswers(model, run.task)
+        encoded = Prefetched(answers.encoded(read))
         try:
             with sink, Behind(sink.take) as behind:
                 for batch in encoded:
-                    behind.put(scorer.score(batch))
+                    behind.put(answers.answered(batch))
         except KeyboardInterrupt:
             # At once: closing would wait for the batch that the model is working on.
             if run.keeps_state:
                 progress.tell("what is done is kept: the same command goes on from there")
             raise
         except BaseException:
-            model.close()
+            model.engine.close()
             raise
         finally:
             read.close()  # first, since the other waits for it
             encoded.close()
-        model.close()
+        model.engine.close()
 
 
 def _device_shown(config: Config) -> str:
     """The device in use, and why it is not a GPU if a driver is there and fails."""
     fault = detect().gpu_fault if config.model.device == "cpu" else None
     return f"{config.model.device} (no GPU: {fault})" if fault else config.model.device
-
-
-def _load(config: Config, checkpoint: Checkpoint) -> Encoder:
-    """The library's encoder: importing it imports torch."""
-    from packhorse import Encoder
-
-    budget = config.engine.max_batch_tokens
-    return Encoder(
-        checkpoint.folder,
-        device=config.model.device,
-        dtype=config.model.dtype,
-        tokenizer=config.model.tokenizer,
-        threads=int(config.engine.threads),
-        max_batch_tokens=None if budget == AUTO else int(budget),
-        without=config.engine.without,
-    )

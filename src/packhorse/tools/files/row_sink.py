@@ -1,20 +1,20 @@
-"""Where scored batches end: written, counted, told of and committed."""
+"""Where answered batches end: written, counted, told of and committed."""
 
 from __future__ import annotations
 
 import threading
 
-from packhorse.tools.bad_row_log import BadRowLog
-from packhorse.tools.partial_output import Output
-from packhorse.tools.progress import Progress
-from packhorse.tools.resume_state import Counts
-from packhorse.tools.row_scores import Scored
+from packhorse.tools.files.bad_row_log import BadRowLog
+from packhorse.tools.files.partial_output import Output
+from packhorse.tools.files.progress import Progress
+from packhorse.tools.files.resume_state import Counts
+from packhorse.tools.files.row_answers import Answered
 from packhorse.tools.table_files.parquet_rows import ParquetWriter
 from packhorse.tools.table_files.rows import Place, RowReader, RowWriter
 
 
 class RowSink:
-    """Takes scored batches to the output, and commits when there is nothing else to write.
+    """Takes answered batches to the output, and commits when there is nothing else to write.
 
     On a CPU that is after each batch. Where batches come faster than the disk
     can confirm them, one commit covers several.
@@ -43,18 +43,18 @@ class RowSink:
         """Write what stands before the first row."""
         self._output.write(self._writer.header())
 
-    def take(self, scored: Scored, more_waiting: bool) -> None:
+    def take(self, answered: Answered, more_waiting: bool) -> None:
         """Write one batch; commit it too unless more are waiting."""
-        batch = scored.batch
+        batch = answered.batch
         with self._lock:
             self._after = None  # should writing fail half-way, nothing is committed any more
             if len(batch):
-                self._output.write(self._writer.encode(batch, scored.ranking))
+                self._output.write(self._writer.encode(batch, answered.added))
             if batch.bad:
                 self._output.write_errors(self._bad_rows.add(batch.bad))
             self.counts.rows += len(batch)
             self.counts.skipped += len(batch.bad)
-            self.counts.truncated += scored.truncated
+            self.counts.truncated += answered.truncated
             self._after = batch.after
             if not more_waiting:
                 self._commit()

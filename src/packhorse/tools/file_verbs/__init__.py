@@ -1,0 +1,1 @@
+"""The commands that take a file of texts and write the same file with more columns."""

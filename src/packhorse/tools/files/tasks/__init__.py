@@ -1,0 +1,1 @@
+"""What can be done with the rows of a file: one task, with its options, each."""
