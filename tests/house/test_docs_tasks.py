@@ -64,7 +64,7 @@ def folder(task: str, tmp_path: Path) -> Path:
 def url(task: str, folder: Path) -> Iterator[str]:
     service = Service(real=True, model_id=folder, task=task_of(task), device="cpu", front_ends=1)
     try:
-        yield service.start().url.removeprefix("http://")
+        yield service.start().url
     finally:
         service.close()
 
