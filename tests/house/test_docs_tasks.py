@@ -25,7 +25,7 @@ MODEL = re.compile(r"\b[\w-]+/[\w.-]*(?:MiniLM|bert|NER|roberta|splade)[\w.-]*")
 def make(task: str, folder: Path) -> Path:
     if task == "embed":
         tiny_checkpoints.make_bert(folder, head="Model", num_labels=None, hidden_size=384)
-        return tiny_checkpoints.add_modules(folder, pooling("mean_tokens"))
+        return tiny_checkpoints.add_modules(folder, pooling("mean_tokens", width=384))
     if task == "embed_sparse":
         return tiny_checkpoints.make_bert(folder, head="ForMaskedLM", num_labels=None)
     if task == "token_classify":
