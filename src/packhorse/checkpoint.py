@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from packhorse import fallback
 from packhorse.config_values import LARGEST, is_integer, refusal
 from packhorse.config_values import read_json as read_json
 from packhorse.errors import CheckpointError
@@ -126,7 +127,13 @@ class Checkpoint:
         return self.folder / "tokenizer.json"
 
     @property
+    def is_packed(self) -> bool:
+        """Whether there is a packed path for its family; if not it runs through Transformers."""
+        return self.architecture.family in FAMILIES
+
+    @property
     def family(self) -> Family:
+        """The row of a family with a packed path."""
         return FAMILIES[self.architecture.family]
 
 
@@ -211,7 +218,13 @@ def _family(config: Mapping[str, Any], path: Path) -> Family:
                 return family
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
-    raise refusal(path, "model_type", name, f"{', '.join(FAMILIES)} (served: {served()})")
+    other = fallback.fallback_family(config)
+    if other is not None and fallback.is_installed():
+        return other
+    accepted = f"{', '.join(FAMILIES)} (served: {served()})"
+    raise refusal(
+        path, "model_type", name, accepted if other is None else f"{accepted}; {fallback.HINT}"
+    )
 
 
 def _architectures(config: Mapping[str, Any], path: Path) -> list[str]:
@@ -312,9 +325,13 @@ def _value(config: Mapping[str, Any], setting: Setting) -> tuple[str, Any]:
 
 
 def _size(config: Mapping[str, Any], setting: Setting, path: Path) -> int:
-    """A whole number from 1 on; 0 only where that is a family's fixed value or its default."""
+    """A whole number from 1 on; 0 only where that is a family's fixed value or its default.
+
+    A default of None means that it must be there.
+    """
     key, value = _value(config, setting)
-    if setting.key is None or is_integer(value, min(1, setting.default)):
+    least = 1 if setting.default is None else min(1, setting.default)
+    if setting.key is None or is_integer(value, least):
         return int(value)
     raise refusal(path, key, value, f"a whole number from 1 to {LARGEST}")
 

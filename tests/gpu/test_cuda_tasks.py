@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from packhorse import Encoder
 from packhorse.sentence import POOLINGS
 from tests import tiny_checkpoints
+from tests.models.test_fallback import INPUTS, make
 from tests.models.test_families import VARIANTS
 from tests.models.test_sparse import dense_weights, sparse_difference
 from tests.models.test_tasks import (
@@ -62,6 +65,21 @@ def test_half_types_pool_in_float32(dtype: str, pooling: str) -> None:
 def test_sparse_weights_equal_transformers(family: str, without: tuple[str, ...]) -> None:
     folder = tiny_checkpoints.shared(family, head="ForMaskedLM", num_labels=None, **SPREAD)
     assert sparse_difference(folder, device="cuda", without=without) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["FNet", "SqueezeBert"])
+def test_a_family_without_a_packed_path_runs_through_transformers(
+    family: str, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "c", family, "ForSequenceClassification", num_labels=3)
+    expected = tiny_checkpoints.reference_logits(folder, INPUTS).numpy()
+    with Encoder(folder, device="cuda") as encoder:
+        got = encoder.logits(encoder.encode(INPUTS))
+    assert np.abs(got - expected).max() < 1e-3 * np.abs(expected).max()
+    folder = make(tmp_path / "e", family, "Model")
+    with Encoder(folder, device="cuda") as gpu, Encoder(folder, device="cpu") as cpu:
+        expected = cpu.embed(INPUTS)
+        assert np.abs(gpu.embed(INPUTS) - expected).max() < 1e-3 * np.abs(expected).max()
 
 
 def test_sparse_embeddings_of_one_text_after_another_do_not_mix() -> None:

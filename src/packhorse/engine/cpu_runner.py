@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,7 +27,6 @@ from packhorse.engine.cpu_streams import Streams
 from packhorse.engine.model_runner import checked_output
 from packhorse.engine.sparse_output import PAIR, most_rows, sparse_rows
 from packhorse.models.backend import Layout, Run
-from packhorse.models.encoder import PackedEncoder
 from packhorse.request import (
     Float32Array,
     Int32Array,
@@ -43,6 +43,27 @@ FEWEST_TOKENS, MOST_TOKENS = 96, 1536
 
 WARM_UP_TOKENS = (16, 64, 256)
 """Enough for oneDNN to build its kernels and for a first guess of the cost of a batch."""
+
+
+class ModelHead(Protocol):
+    """What a runner asks of a head; see ``Head``."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def is_sparse(self) -> bool: ...
+    @property
+    def is_token_level(self) -> bool: ...
+
+
+class Model(Protocol):
+    """What a runner asks of a model; see ``PackedEncoder``."""
+
+    @property
+    def head(self) -> ModelHead: ...
+    def forward(
+        self, input_ids: Tensor, layout: Layout, *, token_level: bool = False
+    ) -> Tensor: ...
 
 
 class RunningBatch:
@@ -74,6 +95,7 @@ class CpuRunner:
     """A ``ModelRunner``: one batch at a time on ``threads`` threads of the CPU.
 
     streams  whether threads run pieces of a batch, each its own; False: they share each operation
+    buckets  whether batches are padded to few shapes, see ``cpu_buckets``
     """
 
     max_in_flight = 1  # a second one would be formed before its time
@@ -82,13 +104,14 @@ class CpuRunner:
 
     def __init__(
         self,
-        model: PackedEncoder,
+        model: Model,
         architecture: Architecture,
         *,
         threads: int,
         max_tokens: int,
         max_sequences: int,
         streams: bool = True,
+        buckets: bool = True,
     ) -> None:
         self.width = PAIR if model.head.is_sparse else model.head.width
         self.max_tokens = max_tokens
@@ -98,6 +121,7 @@ class CpuRunner:
         self._model = model
         self._architecture = architecture
         self._threads = threads
+        self._buckets = buckets
         self._streams = Streams(threads) if streams and threads > 1 else None
         self._queue: queue.SimpleQueue[RunningBatch | None] = queue.SimpleQueue()
         # Not a pipe: on Windows only sockets can be waited for and are non-blocking.
@@ -183,8 +207,9 @@ class CpuRunner:
         whole = token_level or self._model.head.is_token_level
         rows = batch.num_tokens if whole else len(batch)
         architecture = self._architecture
-        padded = with_tail(batch, architecture.pad_token_id, architecture.first_position)
-        input_ids, layout = packed_layout(padded, architecture)
+        if self._buckets:
+            batch = with_tail(batch, architecture.pad_token_id, architecture.first_position)
+        input_ids, layout = packed_layout(batch, architecture)
         values: Float32Array = self._model.forward(
             input_ids, layout, token_level=token_level
         ).numpy()

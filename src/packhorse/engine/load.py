@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import time
 from functools import partial
@@ -19,6 +20,7 @@ from packhorse.errors import DeviceError
 from packhorse.hardware import Hardware, detect
 from packhorse.kernels import select
 from packhorse.models.cpu_backend import CpuBackend
+from packhorse.models.fallback import load_fallback
 from packhorse.models.kernel_backend import KernelBackend
 from packhorse.models.load import load_encoder
 
@@ -27,6 +29,10 @@ logger = logging.getLogger(__name__)
 WIDER = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float32}
 """The type in which a sequence is computed again whose output is not finite: bfloat16 has
 float32's range, and where that is not enough float32 has more room in sums."""
+
+
+FALLBACK_TOKENS = 8192
+"""In a batch of a model without a packed path on a GPU, where no graph tells the best size."""
 
 
 def load_runner(
@@ -41,7 +47,11 @@ def load_runner(
     dtype = resolve_dtype(config.model.dtype, device, checkpoint, detect())
     started = time.monotonic()
     runner: ModelRunner
-    if device.type == "cuda":
+    about: dict[str, Any] = {}
+    if not checkpoint.is_packed:
+        runner, about = _fallback_runner(config, checkpoint, device, dtype)
+        kernels = "transformers"
+    elif device.type == "cuda":
         runner, kernels = _cuda_runner(config, checkpoint, device, dtype, notify)
     else:
         runner, kernels = _cpu_runner(config, checkpoint, dtype), "pytorch"
@@ -57,6 +67,7 @@ def load_runner(
         "max_batch_requests": runner.max_sequences,
         "max_batch_time": config.engine.max_batch_time,
         "threads": config.engine.threads,
+        **about,
     }
 
 
@@ -67,6 +78,8 @@ def resolve_dtype(
 
     Raises DeviceError for a type that the device does not compute in.
     """
+    if wanted == AUTO and not checkpoint.is_packed:
+        return torch.float32  # not every operation of every family has another
     if device.type == "cpu":
         if wanted == "float16":
             raise DeviceError(
@@ -108,6 +121,33 @@ def _cpu_runner(config: Config, checkpoint: Checkpoint, dtype: torch.dtype) -> C
         max_sequences=int(config.engine.max_batch_requests),
         streams="streams" not in off,
     )
+
+
+def _fallback_runner(
+    config: Config, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> tuple[CpuRunner, dict[str, Any]]:
+    """Transformers' own model in a thread of the CPU's runner, whatever the device."""
+    if device.type == "cuda":
+        probe_cuda(device)
+    model = load_fallback(checkpoint, device, dtype)
+    version = f"transformers {importlib.metadata.version('transformers')}"
+    logger.warning(
+        "%s: there is no packed path for %s: it runs padded, through %s, and slower",
+        checkpoint.model_id,
+        checkpoint.architecture.family,
+        version,
+    )
+    budget = config.engine.max_batch_tokens
+    runner = CpuRunner(
+        model,
+        checkpoint.architecture,
+        threads=int(config.engine.threads),
+        max_tokens=FALLBACK_TOKENS if budget == AUTO else int(budget),
+        max_sequences=int(config.engine.max_batch_requests),
+        streams=False,  # nobody says that such a model may be called by several threads
+        buckets=False,
+    )
+    return runner, {"fallback": version}
 
 
 def _cuda_runner(

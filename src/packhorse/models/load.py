@@ -69,6 +69,8 @@ def load_encoder(
     ``first_token_only`` False computes the whole last layer, for comparison.
     Raises CheckpointError naming every missing, unexpected or misshapen tensor.
     """
+    if not checkpoint.is_packed:
+        raise CheckpointError(f"{checkpoint.folder}: there is no packed path for its family")
     names = FAMILY_NAMES[checkpoint.architecture.family]
     tensors = load_tensors(
         checkpoint,
