@@ -44,6 +44,7 @@ from packhorse.hardware import Hardware
 from packhorse.launch import SLOT_WORDS
 from packhorse.request import Arrivals, Completions, Output, Sequences, bounds_of
 from packhorse.server.admission import Admission
+from packhorse.server.answer_room import AnswerRoom, AnswerSizes
 from packhorse.server.app import App
 from packhorse.server.connection import Connection
 from packhorse.server.dispatcher import Dispatcher
@@ -290,11 +291,13 @@ class FrontEndRig:
         engines = EngineClient([link])
         tokenizer = cast(Any, ReadyTokenizer())
         admission = Admission(board, 2, 10_000, 512)
+        checkpoint = load_checkpoint()
+        room = AnswerRoom(AnswerSizes.of_model(checkpoint, config.server.answer_limit))
         service = Service(
             config=config,
-            checkpoint=load_checkpoint(),
+            checkpoint=checkpoint,
             tokenizer=tokenizer,
-            dispatcher=Dispatcher(tokenizer, threads, engines, admission),
+            dispatcher=Dispatcher(tokenizer, threads, engines, admission, room),
             engines=engines,
             admission=admission,
             observations=Observations(board.slots[2]),

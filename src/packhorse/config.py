@@ -192,6 +192,12 @@ class ServerOptions:
         positive,
         tei=True,
     )
+    answer_limit: int = option(
+        64 << 20,
+        "Largest answer in bytes, with vectors as float32 (as JSON five times that); a request for "
+        "more is refused with 422. So much may be on its way from each HTTP process.",
+        positive,
+    )
     log_level: str = option(
         "info", "How much is logged.", choices=("debug", "info", "warning", "error")
     )

@@ -50,6 +50,31 @@ def test_over_the_limit_of_bytes_the_limit_is_named(server: Service) -> None:
     assert server.predict("fine").status_code == 200
 
 
+def test_listing_the_tokens_of_megabytes_stops_nobody(server: Service) -> None:
+    """Lists of so many tokens take seconds to make and to write: in pieces, with room between."""
+    longest = 0.0
+    with ThreadPoolExecutor(1) as other, httpx.Client(base_url=server.url, timeout=120) as session:
+        body = {"inputs": "A good film, they say! " * 60_000}
+        listing = other.submit(httpx.post, server.url + "/tokenize", json=body, timeout=120)
+        while not listing.done():
+            started = time.monotonic()
+            assert session.get("/health/live").status_code == 200
+            longest = max(longest, time.monotonic() - started)
+            time.sleep(0.005)
+        answer = listing.result()
+    assert answer.status_code == 200
+    (tokens,) = answer.json()
+    assert len(tokens) == 7 * 60_000 + 2
+    assert tokens[-2] == {
+        "id": tokens[7]["id"],
+        "text": "!",
+        "special": False,
+        "start": 23 * 60_000 - 2,
+        "stop": 23 * 60_000 - 1,
+    }
+    assert longest < 0.25
+
+
 @pytest.mark.case(11, 91)
 def test_health_is_answered_while_megabytes_are_read_and_cut(server: Service) -> None:
     took: list[float] = []

@@ -29,6 +29,7 @@ from packhorse.network_options import NetworkOptions
 from packhorse.request import Completions, Sequences
 from packhorse.server import dispatcher as dispatching
 from packhorse.server.admission import Admission
+from packhorse.server.answer_room import AnswerRoom, AnswerSizes
 from packhorse.server.app import App
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.observations import Observations
@@ -113,12 +114,13 @@ async def rig(folder: Path | None = None, **settings: Any) -> AsyncIterator[Rig]
     board = Board.create(2, SLOT_WORDS)
     engine = EchoEngine()
     admission = Admission(board, 1, config.server.max_concurrent_requests, tokenizer.max_length)
+    room = AnswerRoom(AnswerSizes.of_model(checkpoint, config.server.answer_limit))
     with ThreadPoolExecutor(1) as threads:
         service = Service(
             config=config,
             checkpoint=checkpoint,
             tokenizer=tokenizer,
-            dispatcher=Dispatcher(tokenizer, threads, engine, admission),  # type: ignore[arg-type]
+            dispatcher=Dispatcher(tokenizer, threads, engine, admission, room),  # type: ignore[arg-type]
             engines=engine,  # type: ignore[arg-type]
             admission=admission,
             observations=Observations(board.slots[1]),
@@ -128,6 +130,7 @@ async def rig(folder: Path | None = None, **settings: Any) -> AsyncIterator[Rig]
         transport = httpx.ASGITransport(App(service))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             yield Rig(service, engine, client)
+    assert room.taken == 0
     assert board.total(INPUTS_IN_FLIGHT.first) == 0
     assert board.total(TOKENS_IN_FLIGHT.first) == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from packhorse.errors import (
@@ -13,7 +14,11 @@ from packhorse.errors import (
     RequestError,
     ValidationError,
 )
-from packhorse.server.schemas import decode_predict, error_body, inputs_of
+from packhorse.server.schemas import PredictRequest, decoded, error_body, inputs_of
+
+
+def decode_predict(body: bytes) -> PredictRequest:
+    return decoded(msgspec.json.Decoder(PredictRequest), body)
 
 
 @pytest.mark.parametrize(

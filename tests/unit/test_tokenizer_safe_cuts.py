@@ -239,3 +239,28 @@ def test_a_text_without_a_safe_place_where_it_would_be_cut_is_left_whole(text: s
     assert cuts is not None
     assert cuts.shorten(text, 500, "right") == text
     assert cuts.shorten(text, 500, "left") == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_in_pieces_has_its_tokens_in_their_places(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    cuts = safe_cuts(tokenizer)
+    if cuts is None:
+        pytest.skip("nowhere is it known to be safe")
+    source, most = random.Random(kind), 0
+    for text in fuzzed_texts(60, seed=17):
+        long = " ".join([text, *source.choices(WORDS, k=30), text])
+        whole = tokenizer.encode(long, add_special_tokens=False)
+        found, end = [], 0
+        pieces = list(cuts.pieces(long, 20))
+        for before, start, stop in pieces:
+            assert before <= start == end
+            end = stop
+            context = tokenizer.encode(long[before:start], add_special_tokens=False)
+            part = tokenizer.encode(long[before:stop], add_special_tokens=False)
+            places = [(first + before, last + before) for first, last in part.offsets]
+            found += list(zip(part.ids, places, strict=True))[len(context.ids) :]
+        assert end == len(long)
+        assert found == list(zip(whole.ids, whole.offsets, strict=True))
+        most = max(most, len(pieces))
+    assert most > 3

@@ -18,7 +18,7 @@ import secrets
 import socket
 import struct
 
-from packhorse.channel.channel import Channel
+from packhorse.channel.channel import PENDING_LIMIT, Channel
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 
@@ -57,8 +57,11 @@ def connect(address: bytes) -> Channel:
     return Channel(sock)
 
 
-def accept(listener: socket.socket) -> Channel | None:
-    """The next front end; None when there is none, or it was a stranger."""
+def accept(listener: socket.socket, unread_limit: int = PENDING_LIMIT) -> Channel | None:
+    """The next front end; None when there is none, or it was a stranger.
+
+    unread_limit  bytes that it may leave unread before the channel to it is full
+    """
     try:
         sock, _ = listener.accept()
     except BlockingIOError:
@@ -68,7 +71,7 @@ def accept(listener: socket.socket) -> Channel | None:
     except StrangerError:
         sock.close()
         return None
-    return Channel(sock)
+    return Channel(sock, unread_limit)
 
 
 def check_peer(sock: socket.socket) -> None:

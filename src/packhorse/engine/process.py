@@ -26,6 +26,7 @@ from packhorse import logs
 from packhorse.busy_polling import POLL_SECONDS, polls_busily
 from packhorse.channel import codec, listener
 from packhorse.channel.channel import (
+    PENDING_LIMIT,
     Bytes,
     Channel,
     ChannelClosedError,
@@ -76,6 +77,10 @@ Clients that ask and give up at once keep front ends sending without pause; an e
 for as long as there is news would run nothing meanwhile, and be taken for dead.
 """
 
+UNREAD_ANSWERS = 4
+"""A front end never asks for more than ``answer_limit`` at a time, apart from small answers and
+what nobody waits for any more. One that leaves as many times that unread does not work."""
+
 LEAST_PATIENCE = 4.0
 """Seconds without a finished batch that are no fault; nor are ten of the longest batch so far."""
 
@@ -107,6 +112,7 @@ class EngineProcess:
     """The loop around an engine.
 
     polls_busily  look for news without pause for a moment after the last
+    unread_limit  bytes of answers that a front end may leave unread before it is cut off
     """
 
     def __init__(
@@ -117,7 +123,9 @@ class EngineProcess:
         vitals: Vitals,
         *,
         polls_busily: bool = False,
+        unread_limit: int = PENDING_LIMIT,
     ) -> None:
+        self._unread_limit = unread_limit
         self._poll_seconds = POLL_SECONDS if polls_busily else 0.0
         self._last_news = 0.0
         self._engine = engine
@@ -198,7 +206,7 @@ class EngineProcess:
         return LOADING_SECONDS if self._engine.is_loading else BEAT_SECONDS
 
     def _accept(self) -> None:
-        channel = listener.accept(self._accepting)
+        channel = listener.accept(self._accepting, self._unread_limit)
         if channel is None:
             return
         front_end = FrontEnd(channel, self._free_number())
@@ -374,6 +382,7 @@ def main() -> int:
         board.slots[launch.slot],
         vitals,
         polls_busily=polls_busily(launch.config, available_cpus()),
+        unread_limit=max(PENDING_LIMIT, UNREAD_ANSWERS * server.answer_limit),
     )
     process.end_with(sys.stdin.fileno())
     signal.signal(signal.SIGTERM, lambda *_: process.end())

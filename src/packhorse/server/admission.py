@@ -52,6 +52,25 @@ class Admission:
 
         Raises OverloadedError, or ValidationError for a request that never fits.
         """
+        self._check_room(inputs)
+        if terms.deadline < math.inf:
+            self._check_deadline(terms)
+        tokens = int(characters * self._tokens / self._characters) + 2 * inputs
+        tokens = min(tokens, inputs * self._max_length)
+        self._own[_INPUTS] += inputs
+        self._own[_TOKENS] += tokens
+        self._backlog.add(terms, tokens)
+        return tokens
+
+    def reserve_thread(self, inputs: int) -> None:
+        """Let in what needs no engine: it counts as well, but has no tokens that others wait for.
+
+        Raises as ``reserve`` does.
+        """
+        self._check_room(inputs)
+        self._own[_INPUTS] += inputs
+
+    def _check_room(self, inputs: int) -> None:
         if inputs > self._limit:
             raise ValidationError(
                 f"{inputs} inputs in one request are more than the {self._limit} that may be in "
@@ -64,14 +83,6 @@ class Admission:
                 f"at most {self._limit} may at once (--max-concurrent-requests)",
                 self._backlog.drain(),
             )
-        if terms.deadline < math.inf:
-            self._check_deadline(terms)
-        tokens = int(characters * self._tokens / self._characters) + 2 * inputs
-        tokens = min(tokens, inputs * self._max_length)
-        self._own[_INPUTS] += inputs
-        self._own[_TOKENS] += tokens
-        self._backlog.add(terms, tokens)
-        return tokens
 
     def settle(self, estimate: int, tokens: int, characters: int) -> None:
         """The tokens are known now; ``characters`` is 0 if there is nothing to learn from them,
@@ -86,7 +97,8 @@ class Admission:
         """The request is answered, failed or cancelled."""
         self._own[_INPUTS] -= len(pending.inputs)  # as was reserved, whatever became of them
         self._own[_TOKENS] -= pending.tokens
-        self._backlog.remove(pending.terms, pending.estimate)
+        if pending.estimate:
+            self._backlog.remove(pending.terms, pending.estimate)
 
     def _check_deadline(self, terms: Terms) -> None:
         """Raise OverloadedError if the request would spend its time waiting."""

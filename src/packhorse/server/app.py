@@ -28,10 +28,9 @@ from packhorse.server.routes.info import info
 from packhorse.server.routes.metrics import metrics
 from packhorse.server.routes.openai import models
 from packhorse.server.routes.openapi import openapi
-from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.root import root
 from packhorse.server.routes.stats import stats
-from packhorse.server.routes.table import OWN_PATHS, PATHS, OtherPredict, model_routes
+from packhorse.server.routes.table import OWN_PATHS, PATHS, model_routes
 from packhorse.server.schemas import error_body, error_text
 from packhorse.server.service import Service
 
@@ -42,7 +41,6 @@ INVOCATIONS = "invocations"
 
 NAMES = {
     "/": "root",
-    "/predict": "predict",
     "/health": "health",
     "/health/live": "health",
     "/health/ready": "health",
@@ -65,10 +63,7 @@ class App:
     def __init__(self, service: Service) -> None:
         self._slot = service.slot
         self._edge = Edge(service.config, service.slot, service.tracing)
-        classifies = service.checkpoint.task.is_classifier
-        predict = Predict(service) if classifies else OtherPredict(service)
-        routes = model_routes(service)
-        self._hot: dict[str, ASGIApp] = {"/predict": predict, **routes}
+        self._hot: dict[str, ASGIApp] = {**model_routes(service)}
         # What text-embeddings-inference does at its root: the model's own task.
         own = OWN_PATHS.get(service.checkpoint.task, "/predict")
         self._hot["/"] = self._hot["/invocations"] = self._hot[own]

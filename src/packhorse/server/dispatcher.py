@@ -11,7 +11,10 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,10 +22,13 @@ from packhorse.errors import DeadlineExceededError, InternalError, ServedError
 from packhorse.logs import describe
 from packhorse.request import Sequences
 from packhorse.server.admission import Admission
+from packhorse.server.answer_room import SMALL, AnswerRoom
 from packhorse.server.engine_client import EngineClient
 from packhorse.server.pending import Pending
 from packhorse.server.sharing import Sharing
 from packhorse.tokenizing.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -42,26 +48,54 @@ class Dispatcher:
         threads: ThreadPoolExecutor,
         engines: EngineClient,
         admission: Admission,
+        room: AnswerRoom,
         sharing: Sharing | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._threads = threads
+        # Of its own, as it may have a long list to write: others are tokenised meanwhile.
+        self._aside = ThreadPoolExecutor(1, "packhorse-aside")
         self._engines = engines
         self._admission = admission
+        self._room = room
         self._sharing = sharing
         self._loop = asyncio.get_running_loop()
         self._turn: list[Pending] = []
+
+    def release(self, pending: Pending) -> None:
+        """The request is answered, failed or cancelled: others may have its place."""
+        self._admission.release(pending)
+        self._room.leave(pending)
 
     def submit(self, pending: Pending) -> None:
         """Send it on its way; its future tells of the end, which its deadline may be."""
         if pending.terms.deadline < math.inf:
             self._limit(pending)
         if pending.characters > INLINE_CHARACTERS:
-            self._submit_large(pending)
+            begun = time.monotonic()
+            self._in_thread(
+                pending,
+                lambda: self._encoded([pending]),
+                lambda sequences: self._depart([pending], sequences, time.monotonic() - begun),
+                self._threads,
+            )
             return
         if not self._turn:
             self._loop.call_soon(self._send_turn)
         self._turn.append(pending)
+
+    def work(self, pending: Pending, work: Callable[[], bytes]) -> list[bytes]:
+        """Have a thread do what needs no engine; its result is in the list at the end."""
+        if pending.terms.deadline < math.inf:
+            self._limit(pending)
+        results: list[bytes] = []
+
+        def take(result: bytes) -> None:
+            results.append(result)
+            pending.future.set_result(None)
+
+        self._in_thread(pending, work, take, self._aside)
+        return results
 
     def _limit(self, pending: Pending) -> None:
         """End the wait at the deadline, wherever the request is by then."""
@@ -72,21 +106,27 @@ class Dispatcher:
         timer = self._loop.call_later(left, _expire, pending)
         pending.future.add_done_callback(lambda _: timer.cancel())
 
-    def _submit_large(self, pending: Pending) -> None:
-        begun = time.monotonic()
+    def _in_thread(
+        self,
+        pending: Pending,
+        work: Callable[[], Result],
+        take: Callable[[Result], None],
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        """Work for a request in a thread; ``take`` the result if somebody still waits for it."""
 
-        def take(done: asyncio.Future[Sequences]) -> None:
+        def end(done: asyncio.Future[Result]) -> None:
             if done.cancelled():
                 return  # its client was gone before it began
             error = done.exception()
             if error is not None:
                 pending.fail(_served(error))
             elif not pending.future.done():
-                self._depart([pending], done.result(), time.monotonic() - begun)
+                take(done.result())
 
-        encoded = self._loop.run_in_executor(self._threads, self._encoded, [pending])
-        encoded.add_done_callback(take)
-        pending.future.add_done_callback(lambda _: encoded.cancel())
+        worked = self._loop.run_in_executor(threads, work)
+        worked.add_done_callback(end)
+        pending.future.add_done_callback(lambda _: worked.cancel())
 
     def _send_turn(self) -> None:
         waiting, self._turn = self._turn, []
@@ -112,16 +152,21 @@ class Dispatcher:
             self._depart(requests, sequences, time.monotonic() - begun)
 
     def _encoded(self, requests: list[Pending]) -> Sequences:
-        """The inputs of all, in order. Raises what the tokenizer raises."""
-        if requests[0].encode is not None:
-            return requests[0].encode()
-        inputs = requests[0].inputs
+        """The inputs of all, in order.
+
+        Raises what the tokenizer raises, and ValidationError for too large an answer.
+        """
+        options, inputs = requests[0], requests[0].inputs
         if len(requests) > 1:
             inputs = [one for pending in requests for one in pending.inputs]
-        options = requests[0]
-        return self._tokenizer.encode(
-            inputs, truncate=options.truncate, direction=options.direction
-        )
+        if options.encode is not None:
+            sequences = options.encode()
+        else:
+            sequences = self._tokenizer.encode(
+                inputs, truncate=options.truncate, direction=options.direction
+            )
+        self._room.sizes.check(sequences)  # should several be too large together, they go apart
+        return sequences
 
     def _depart(self, requests: list[Pending], sequences: Sequences, seconds: float) -> None:
         if requests[0].encode is not None:  # it is alone, see ``_by_options``
@@ -148,7 +193,13 @@ class Dispatcher:
         if self._sharing is not None:
             requests, sequences = self._sharing.reduce(requests, sequences)
         if requests:
-            self._engines.best().send(requests, sequences)
+            if self._room.sizes.of_all(sequences) <= SMALL:
+                self._go(requests, sequences)
+            else:
+                self._room.enter(requests, sequences, partial(self._go, requests, sequences))
+
+    def _go(self, requests: list[Pending], sequences: Sequences) -> None:
+        self._engines.best().send(requests, sequences)
 
 
 def _first_characters(waiting: list[Pending], limit: int) -> list[Pending]:

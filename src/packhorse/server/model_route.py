@@ -47,6 +47,23 @@ DIRECTIONS: dict[str, Direction] = {
     "Left": "left",
 }
 
+_JSON_LINE = lines_of([JSON])
+
+_HEAD = _JSON_LINE + b"".join(
+    line + b"\r\n"
+    for line in (
+        b"x-compute-type: %b+optimized",
+        b"x-compute-time: %.3f",
+        b"x-compute-characters: %d",
+        b"x-compute-tokens: %d",
+        b"x-total-time: %.3f",
+        b"x-tokenization-time: %.3f",
+        b"x-queue-time: %.3f",
+        b"x-inference-time: %.3f",
+        b"x-truncated: %d",
+    )
+)
+
 encode_json = msgspec.json.Encoder().encode
 
 Body = TypeVar("Body")
@@ -65,6 +82,11 @@ class Asking:
     started: float
     pending: Pending | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for the answer any more: its client is gone, or its time is up."""
+        return self.pending is not None and self.pending.future.done()
+
 
 class ModelRoute:
     """A route that needs the model; its subclasses read and write.
@@ -81,11 +103,13 @@ class ModelRoute:
         self.service = service
         self.checkpoint = service.checkpoint
         self.auto_truncate = server.auto_truncate
-        self._limit = server.payload_limit
-        self._most = server.max_client_batch_size
+        self.answer_limit = server.answer_limit
+        self._payload_limit = server.payload_limit
+        self._most_inputs = server.max_client_batch_size
         self._default_timeout = server.default_timeout_ms
         self._words = {s: metrics.REQUESTS.word(self.name, s) for s in metrics.STATUSES}
         self._compute_type = b"cpu" if service.config.model.device == "cpu" else b"gpu"
+        self._wrong_task = _wrong_task(self.checkpoint.task, self.tasks)
 
     async def answer(self, asking: Asking) -> bytes:
         """The JSON of the answer. Raises a ServedError or ClientGoneError."""
@@ -99,27 +123,33 @@ class ModelRoute:
         """Answer one request."""
         started = time.monotonic()
         try:
-            self._check_task()
-            body = await read_body(scope, receive, self._limit)
+            if self._wrong_task is not None:
+                raise TaskError(self._wrong_task)
+            body = await read_body(scope, receive, self._payload_limit)
             exchange = exchange_of(scope)
-            asking = Asking(
-                body, exchange, terms_of(scope, started, self._default_timeout), started
-            )
-            answer = await self.answer(asking)
-            self._count(200)
-            headers = self._headers(asking)
+            terms = terms_of(scope, started, self._default_timeout)
+            asking = Asking(body, exchange, terms, started)
+            try:
+                answer = await self.answer(asking)
+            except ServedError:
+                self._count_non_finite(asking.pending)
+                raise
+            finally:
+                if asking.pending is not None:
+                    self.service.dispatcher.release(asking.pending)
+            head = self._head(asking)
+            self._count("200")
             if exchange is None:
-                await send_answer(send, 200, answer, headers)
+                await send_answer(send, 200, answer, headers_of(head))
             else:
-                await exchange.answer(lines_of(headers), answer)
+                await exchange.answer(head, answer)
         except ServedError as error:
             await self._refuse(send, error)
         except ClientGoneError:
-            self._count(499)
+            self._count("499")
         except Exception as error:
             logger.error("/%s failed: %s", self.name, describe(error), extra=id_of(scope))
-            message = "internal error; the server's log says more"
-            await self._refuse(send, InternalError(message))
+            await self._refuse(send, InternalError("internal error; the server's log says more"))
 
     async def compute(
         self,
@@ -131,64 +161,54 @@ class ModelRoute:
         direction: str = "right",
         encode: Callable[[], Sequences] | None = None,
     ) -> Answer:
-        """What the model gives for these inputs.
+        """What the model gives for these inputs; once in a request.
 
         ``encode`` tokenises them, where the tokenizer's own way is not what is wanted.
         Raises the errors of admission, of the tokenizer and of the engine.
         """
-        self.check_room(len(inputs))
-        service = self.service
-        pending = Pending(
-            list(inputs),
-            characters,
-            self.auto_truncate if truncate is None else truncate,
-            DIRECTIONS[direction],
-            service.admission.reserve(len(inputs), characters, asking.terms),
-            asyncio.get_running_loop().create_future(),
-            asking.terms,
+        return answer_in(
+            await self.computed(
+                asking, list(inputs), characters, truncate, direction, encode=encode
+            )
         )
-        pending.encode = encode
-        asking.pending = pending
-        if asking.exchange is not None:
-            asking.exchange.wait_for(pending)
-        try:
-            service.dispatcher.submit(pending)
-            await pending.future
-        finally:
-            if asking.exchange is not None:
-                asking.exchange.wait_for(None)
-            service.admission.release(pending)
-        answer = self._answer_in(pending)
-        service.observations.add(
-            time.monotonic() - asking.started,
-            pending.tokenization,
-            pending.queue_wait,
-            pending.inference,
-            pending.count,
-            pending.tokens,
-            pending.truncated,
-        )
-        return answer
 
-    def _answer_in(self, pending: Pending) -> Answer:
-        try:
-            return answer_in(pending)
-        except ServedError:
-            self.service.slot[metrics.NON_FINITE.first] += non_finite_in(pending)
-            raise
+    async def computed(
+        self,
+        asking: Asking,
+        inputs: list[Any],
+        characters: int,
+        truncate: bool | None,
+        direction: str,
+        encode: Callable[[], Sequences] | None = None,
+    ) -> Pending:
+        """The same, as it came from the engine."""
+        self.check_room(len(inputs))
+        estimate = self.service.admission.reserve(len(inputs), characters, asking.terms)
+        pending = self._pending(asking, inputs, characters, estimate)
+        pending.truncate = self.auto_truncate if truncate is None else truncate
+        pending.direction = DIRECTIONS[direction]
+        pending.encode = encode
+        self.service.dispatcher.submit(pending)
+        await self._end_of(pending, asking)
+        return pending
+
+    async def worked(
+        self, asking: Asking, inputs: list[Any], characters: int, work: Callable[[], bytes]
+    ) -> bytes:
+        """What a thread makes of these inputs, where no engine is needed.
+
+        Admission is that of what is computed, and raises the same errors.
+        """
+        self.check_room(len(inputs))
+        self.service.admission.reserve_thread(len(inputs))
+        pending = self._pending(asking, inputs, characters, 0)
+        results = self.service.dispatcher.work(pending, work)
+        await self._end_of(pending, asking)
+        return results[0]
 
     def read(self, decoder: msgspec.json.Decoder[Body], asking: Asking) -> Body:
         """The body as its class. Raises MalformedRequestError or ValidationError."""
         return decoded(decoder, asking.body)
-
-    def _check_task(self) -> None:
-        task = self.checkpoint.task
-        if task not in self.tasks:
-            wanted = " or ".join(DOES[one] for one in self.tasks)
-            raise TaskError(
-                f"the loaded model {DOES[task]} (task {task.value}); this route needs one that "
-                f"{wanted}"
-            )
 
     def in_windows(self, windows: Windows, texts: Sequence[str]) -> Sequences:
         """The windows of the texts, which may be many. Raises as ``check_room`` does."""
@@ -198,42 +218,91 @@ class ModelRoute:
 
     def check_room(self, inputs: int) -> None:
         """Raise ValidationError for too many inputs, UnavailableError if there is no engine."""
-        if inputs > self._most:
+        if inputs > self._most_inputs:
             raise ValidationError(
-                f"{inputs} inputs in one request; at most {self._most} are allowed "
+                f"{inputs} inputs in one request; at most {self._most_inputs} are allowed "
                 "(--max-client-batch-size)"
             )
         fault = self.service.engines.fault
         if fault is not None:
             raise UnavailableError(fault)
 
+    def _pending(
+        self, asking: Asking, inputs: list[Any], characters: int, estimate: int
+    ) -> Pending:
+        """The request that was let in; see ``__call__`` for where it is released."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pending = Pending(inputs, characters, True, "right", estimate, future, asking.terms)
+        asking.pending = pending
+        return pending
+
+    async def _end_of(self, pending: Pending, asking: Asking) -> None:
+        """Wait for it, or until its client hangs up."""
+        exchange = asking.exchange
+        if exchange is None:
+            await pending.future
+            return
+        exchange.wait_for(pending)
+        try:
+            await pending.future
+        finally:
+            exchange.wait_for(None)
+
+    def _count_non_finite(self, pending: Pending | None) -> None:
+        if pending is not None:
+            self.service.slot[metrics.NON_FINITE.first] += non_finite_in(pending)
+
     async def _refuse(self, send: Send, error: ServedError) -> None:
         status, body = self.error(error)
-        self._count(status)
+        self._count(str(status))
         await send_answer(send, status, body, [JSON, *error_headers(error)])
 
-    def _count(self, status: int) -> None:
-        word = self._words.get(str(status), self._words["other"])
-        self.service.slot[word] += 1.0
+    def _count(self, status: str) -> None:
+        self.service.slot[self._words.get(status, self._words["other"])] += 1.0
 
-    def _headers(self, asking: Asking) -> Headers:
-        """Those of text-embeddings-inference, in fractions of a millisecond; and ours."""
+    def _head(self, asking: Asking) -> bytes:
+        """The header lines: text-embeddings-inference's, in fractions of a millisecond; and ours.
+
+        The request is observed here, where its time is known.
+        """
         pending = asking.pending
-        if pending is None:
-            return [JSON]
-        total = b"%.3f" % ((time.monotonic() - asking.started) * 1000)
-        return [
-            JSON,
-            (b"x-compute-type", self._compute_type + b"+optimized"),
-            (b"x-compute-time", total),
-            (b"x-compute-characters", b"%d" % pending.characters),
-            (b"x-compute-tokens", b"%d" % pending.tokens),
-            (b"x-total-time", total),
-            (b"x-tokenization-time", b"%.3f" % (pending.tokenization * 1000)),
-            (b"x-queue-time", b"%.3f" % (pending.queue_wait * 1000)),
-            (b"x-inference-time", b"%.3f" % (pending.inference * 1000)),
-            (b"x-truncated", b"%d" % pending.truncated),
-        ]
+        if pending is None or not pending.departed:  # no engine was asked
+            return _JSON_LINE
+        total = time.monotonic() - asking.started
+        self.service.observations.add(
+            total,
+            pending.tokenization,
+            pending.queue_wait,
+            pending.inference,
+            pending.count,
+            pending.tokens,
+            pending.truncated,
+        )
+        return _HEAD % (
+            self._compute_type,
+            total * 1000,
+            pending.characters,
+            pending.tokens,
+            total * 1000,
+            pending.tokenization * 1000,
+            pending.queue_wait * 1000,
+            pending.inference * 1000,
+            pending.truncated,
+        )
+
+
+def headers_of(head: bytes) -> Headers:
+    """Header lines as ASGI wants them."""
+    lines = head.split(b"\r\n")[:-1]
+    return [(name, value) for name, value in (line.split(b": ", 1) for line in lines)]
+
+
+def _wrong_task(task: Task, tasks: tuple[Task, ...]) -> str | None:
+    """What to tell who asks a model for what it does not do; None if it does."""
+    if task in tasks:
+        return None
+    wanted = " or ".join(DOES[one] for one in tasks)
+    return f"the loaded model {DOES[task]} (task {task.value}); this route needs one that {wanted}"
 
 
 def characters_of(inputs: Sequence[TextOrPair]) -> int:

@@ -62,11 +62,13 @@ class Pending:
     followers     who waits for which of the inputs, and as which of its own
     following     whose inputs it waits for
     cache         where its rows are kept when they come, if anywhere
+
+    answer_bytes  the room that its answer takes, see ``answer_room``; 0 for a small one
     """
 
     __slots__ = (
-        *("cache", "characters", "count", "departed", "direction", "encode", "estimate"),
-        "followers",
+        *("answer_bytes", "cache", "characters", "count", "departed", "direction", "encode"),
+        *("estimate", "followers"),
         *("following", "future", "inference", "inputs", "keys", "left", "on_abandon", "parts"),
         *("queue_wait", "rows", "sent_tokens", "terms", "ticket", "tokenization", "tokens"),
         *("truncate", "truncated", "unanswered"),
@@ -103,6 +105,7 @@ class Pending:
         self.followers: dict[int, list[tuple[Pending, int]]] | None = None
         self.following: list[Pending] | None = None
         self.cache: Cache | None = None
+        self.answer_bytes = 0
 
     @property
     def num_sent(self) -> int:

@@ -28,6 +28,7 @@ from packhorse.hardware import available_cpus
 from packhorse.launch import STANDBY, Launch, complain, learn, name_process
 from packhorse.server.acceptor import Acceptor
 from packhorse.server.admission import Admission
+from packhorse.server.answer_room import AnswerRoom, AnswerSizes
 from packhorse.server.app import App
 from packhorse.server.busy_loop import BusyLoop
 from packhorse.server.connection import CLOSE, STALL_SECONDS, Connection, sweep
@@ -146,6 +147,7 @@ class FrontEnd:
                 threads,
                 self._engines,
                 admission,
+                AnswerRoom(AnswerSizes.of_model(checkpoint, config.server.answer_limit)),
                 _sharing(config, board.slots[launch.slot]),
             ),
             engines=self._engines,

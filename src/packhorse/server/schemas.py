@@ -47,19 +47,13 @@ TextsOrIds = str | list[str | int | list[int]]
 
 Body = TypeVar("Body")
 
-_decoder = msgspec.json.Decoder(PredictRequest)
 _encode = msgspec.json.Encoder().encode
 
 SHAPES = 'a text "a", a pair ["a", "b"], or a batch [["a"], ["b", "c"], ...]'
 
 
-def decode_predict(body: bytes) -> PredictRequest:
-    """Raises MalformedRequestError for what is not JSON, ValidationError for another shape."""
-    return decoded(_decoder, body)
-
-
 def decoded(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
-    """The same for any class."""
+    """Raises MalformedRequestError for what is not JSON, ValidationError for another shape."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

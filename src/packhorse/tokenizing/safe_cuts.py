@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 
@@ -44,8 +45,19 @@ _LOCAL = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"}
 _SPACE_FOLDERS = {" {2,}", r"\s+", r"\s{2,}|[\n\r\t]"}
 """Regular expressions that the known tokenizers fold white space with."""
 
+_CONTEXT = 64
+"""Characters before a piece in which a place to begin with is looked for."""
+
 _TRIES = 64
 """Places to look at before a stretch of text counts as having none to cut at."""
+
+
+class Piece(NamedTuple):
+    """``text[start:stop]``; from ``before`` on, which is safe to cut at, the text says enough."""
+
+    before: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,23 @@ class SafeCuts:
             return text if place is None else text[:place]
         place = self._first_safe(text, len(text) - 2 * characters, len(text) - characters)
         return text if place is None else text[place:]
+
+    def pieces(self, text: str, characters: int) -> Iterator[Piece]:
+        """The text in pieces of one to three times ``characters``, or more where none is safe.
+
+        Their tokens, one piece after the other, are those of the text. The place of a piece's first
+        token is the same only if something stands before it: some libraries count a space in there
+        that they do not count within a text.
+        """
+        before = start = 0
+        for end in range(2 * characters, len(text), characters):
+            if end - start >= 2 * characters:
+                place = self._first_safe(text, end - characters, end)
+                if place is not None:
+                    yield Piece(before, start, place)
+                    near = self._first_safe(text, max(start, place - _CONTEXT), place)
+                    before, start = start if near is None else near, place
+        yield Piece(before, start, len(text))
 
     def _first_safe(self, text: str, start: int, stop: int) -> int | None:
         places = (match.start() for match in self.place.finditer(text, start, stop))

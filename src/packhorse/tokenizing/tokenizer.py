@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NoReturn, get_args
 
@@ -35,7 +35,7 @@ from packhorse.tokenizing.files import read_tokenizer, reads_token_types
 from packhorse.tokenizing.inputs import Inputs
 from packhorse.tokenizing.offsets import OffsetReader, Spans
 from packhorse.tokenizing.positions import positions_among_pads
-from packhorse.tokenizing.safe_cuts import Direction, safe_cuts
+from packhorse.tokenizing.safe_cuts import Direction, Piece, safe_cuts
 from packhorse.tokenizing.shadowed import Shadowed
 from packhorse.tokenizing.special_tokens import pair_layout, text_layout
 from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_first, only_first
@@ -43,6 +43,9 @@ from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_fi
 __all__ = ["BackendChoice", "Direction", "Tokenizer"]
 
 log = logging.getLogger(__name__)
+
+PIECE_CHARACTERS = 16_384
+"""Of a part of a text: tokenised in some 10 ms by `tokenizers`."""
 
 _DIRECTIONS = get_args(Direction)
 
@@ -175,6 +178,20 @@ class Tokenizer:
                 f"{self.max_length} tokens: shorten it, set truncate to true, or read it in windows"
             )
         return dataclasses.replace(spans, sequences=self._fitted(spans.sequences))
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        """The text in parts, each soon tokenised, whose tokens are those of the text.
+
+        In one part where it is short, or where no place is known to be safe to cut at.
+        """
+        if self._cuts is None:
+            return iter((Piece(0, 0, len(text)),))
+        return self._cuts.pieces(text, PIECE_CHARACTERS)
+
+    @property
+    def special_ids(self) -> tuple[list[int], list[int]]:
+        """The special tokens before and after every text."""
+        return self._text_layout.before.tolist(), self._text_layout.after.tolist()
 
     def from_ids(self, lists: Sequence[Sequence[int]], *, truncate: bool = True) -> Sequences:
         """Ids as the model shall see them: no special tokens are added; cut at the right.

@@ -13,7 +13,7 @@ from packhorse import __version__
 from packhorse.server.model_route import ModelRoute, encode_json
 from packhorse.server.routes.openai import OpenAIRoute
 from packhorse.server.routes.table import PATHS
-from packhorse.server.schemas import ErrorBody, PredictRequest
+from packhorse.server.schemas import ErrorBody
 
 _PLACE = "#/components/schemas/{name}"
 
@@ -41,11 +41,10 @@ async def openapi(request: Request) -> Response:
 @cache
 def document() -> dict[str, Any]:
     """The document as JSON values."""
-    bodies: dict[str, tuple[type, type, str]] = {
-        "/predict": (PredictRequest, ErrorBody, "Labels with scores.")
+    bodies = {
+        path: (body_of(kind), error_of(kind), (kind.answer.__doc__ or "").strip())
+        for path, kind in PATHS.items()
     }
-    for path, kind in PATHS.items():
-        bodies[path] = (body_of(kind), error_of(kind), (kind.answer.__doc__ or "").strip())
     kinds = list(dict.fromkeys(one for body, error, _ in bodies.values() for one in (body, error)))
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_PLACE)
     references = dict(zip(kinds, schemas, strict=True))

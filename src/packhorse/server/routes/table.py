@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from packhorse.server.model_route import Asking, ModelRoute
+from packhorse.server.model_route import ModelRoute
 from packhorse.server.routes.embed import Embed, EmbedAll, EmbedSparse, Similarity
 from packhorse.server.routes.openai import Embeddings
+from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.rerank import Rerank, RerankDocuments
 from packhorse.server.routes.token_classify import TokenClassify
 from packhorse.server.routes.tokenize import Decode, Tokenize
@@ -13,19 +14,8 @@ from packhorse.server.routes.zero_shot import ZeroShot
 from packhorse.server.service import Service
 from packhorse.tasks import Task
 
-
-class OtherPredict(ModelRoute):
-    """``POST /predict`` of a model that does not classify: it says so."""
-
-    name = "predict"
-    tasks = (Task.CLASSIFY, Task.RERANK)
-
-    async def answer(self, asking: Asking) -> bytes:
-        """Never called: the task is checked before."""
-        raise AssertionError
-
-
 PATHS: dict[str, type[ModelRoute]] = {
+    "/predict": Predict,
     "/embed": Embed,
     "/embed_all": EmbedAll,
     "/embed_sparse": EmbedSparse,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 import tokenizers
 
-from packhorse.errors import EmptyRequestError, TokenizationError
-from packhorse.server.model_route import Asking, ModelRoute, encode_json
+from packhorse.errors import EmptyRequestError, TokenizationError, ValidationError
+from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
 from packhorse.server.schemas import texts_or_ids
+from packhorse.server.service import Service
 from packhorse.tokenizing.backends import LibraryFaultError, guarded
 from packhorse.tokenizing.truncation import first_unreadable
 
@@ -30,43 +30,87 @@ class DecodeRequest(msgspec.Struct):
     skip_special_tokens: bool = True
 
 
+class _Token(msgspec.Struct):
+    """A token of a text, and its place in code points."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
 class Tokenize(ModelRoute):
     """``POST /tokenize``."""
 
     name = "tokenize"
     _decoder = msgspec.json.Decoder(TokenizeRequest)
 
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        tokenizer = service.tokenizer
+        before, after = (
+            [
+                encode_json(_Token(one, str(tokenizer.library.id_to_token(one)), True, None, None))
+                for one in ids
+            ]
+            for ids in tokenizer.special_ids
+        )
+        self._special = before, after
+
     async def answer(self, asking: Asking) -> bytes:
         """The tokens of each text, uncut; in a thread, so that a long text stops no other."""
         request = self.read(self._decoder, asking)
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
-        self.check_room(len(texts))
         sentence = self.checkpoint.sentence
         if sentence is not None:
             prompt = sentence.prompt_named(request.prompt_name)
             texts = [sentence.text_with_prompt(text, prompt) for text in texts]
-        return await asyncio.to_thread(self._tokens, texts, request.add_special_tokens)
+        special = request.add_special_tokens
+        return await self.worked(
+            asking, texts, characters_of(texts), lambda: self._listed(asking, texts, special)
+        )
 
-    def _tokens(self, texts: list[str], special: bool) -> bytes:
-        found = []
-        for text, encoding in zip(texts, self._encodings(texts, special), strict=True):
-            rows = zip(
-                encoding.ids,
-                encoding.tokens,
-                encoding.special_tokens_mask,
-                encoding.offsets,
-                strict=True,
-            )
-            found.append([_token(text, *row) for row in rows])
-        return encode_json(found)
-
-    def _encodings(self, texts: list[str], special: bool) -> list[tokenizers.Encoding]:
+    def _listed(self, asking: Asking, texts: list[str], special: bool) -> bytes:
+        """The answer. Raises TokenizationError or ValidationError."""
         if (unreadable := first_unreadable(texts)) is not None:
             raise TokenizationError(f"inputs[{unreadable}] is not Unicode text")
+        before, after = self._special if special else ([], [])
+        lists, size = [], 0
+        for text in texts:
+            tokens = list(before)
+            for piece in self._pieces(text):
+                tokens.append(piece)
+                size += len(piece)
+                if asking.is_over:
+                    return b""
+                if size > self.answer_limit:
+                    raise ValidationError(
+                        f"the answer has more than {self.answer_limit} bytes (--answer-limit): "
+                        "send fewer or shorter texts in one request"
+                    )
+            lists.append(b"[" + b",".join([*tokens, *after]) + b"]")
+        return b"[" + b",".join(lists) + b"]"
+
+    def _pieces(self, text: str) -> Iterator[bytes]:
+        """The text's own tokens as JSON objects with commas between, a piece at a time.
+
+        Other threads get their turn between pieces: what one of them is made of is made at once.
+        """
+        for before, start, stop in self.service.tokenizer.pieces(text):
+            context, whole = self._encodings([text[before:start], text[before:stop]])
+            skipped = len(context.ids)
+            found = zip(whole.ids[skipped:], whole.offsets[skipped:], strict=True)
+            places = [(number, before + first, before + last) for number, (first, last) in found]
+            tokens = [_Token(number, text[a:b], False, a, b) for number, a, b in places]
+            if tokens:
+                yield encode_json(tokens)[1:-1]
+
+    def _encodings(self, texts: list[str]) -> list[tokenizers.Encoding]:
         encode_batch = self.service.tokenizer.library.encode_batch
         try:
             # Of a batch, which frees the interpreter's lock: one text would keep it to its end.
-            return guarded("tokenizers", lambda: encode_batch(texts, add_special_tokens=special))
+            return guarded("tokenizers", lambda: encode_batch(texts, add_special_tokens=False))
         except LibraryFaultError as fault:
             raise TokenizationError(f"the inputs cannot be tokenised: {fault}") from None
 
@@ -85,8 +129,10 @@ class Decode(ModelRoute):
         lists = [one if isinstance(one, list) else [one] for one in request.ids]
         if all(isinstance(one, int) for one in request.ids):
             lists = [[one for one in request.ids if isinstance(one, int)]]
-        self.check_room(len(lists))
-        return await asyncio.to_thread(self._decoded, lists, request.skip_special_tokens)
+        skip_special = request.skip_special_tokens
+        return await self.worked(
+            asking, lists, sum(map(len, lists)), lambda: self._decoded(lists, skip_special)
+        )
 
     def _decoded(self, lists: list[list[int]], skip_special: bool) -> bytes:
         library = self.service.tokenizer.library
@@ -96,18 +142,3 @@ class Decode(ModelRoute):
                 if not 0 <= number < most:
                     raise TokenizationError(f"{number} is no token id; there are 0 to {most - 1}")
         return encode_json(library.decode_batch(lists, skip_special_tokens=skip_special))
-
-
-def _token(
-    text: str, number: int, name: str, special: int, place: tuple[int, int]
-) -> dict[str, Any]:
-    start, stop = place
-    if special:
-        return {"id": number, "text": name, "special": True, "start": None, "stop": None}
-    return {
-        "id": number,
-        "text": text[start:stop],
-        "special": False,
-        "start": start,
-        "stop": stop,
-    }
