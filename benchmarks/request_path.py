@@ -36,8 +36,8 @@ from packhorse.checkpoint import load_checkpoint
 from packhorse.config import Config, resolve
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.engine import Engine
+from packhorse.engine.loop import EngineLoop
 from packhorse.engine.model_runner import checked_output
-from packhorse.engine.process import EngineProcess
 from packhorse.engine.quarantine import Quarantine
 from packhorse.engine.scheduler import Limits, Scheduler
 from packhorse.hardware import Hardware
@@ -136,7 +136,7 @@ class EngineRig:
         engine.warm_up()
         engine.guard(Journal(Journal.create()), Quarantine((), (), lambda mark: None))
         listening = listener.listen()
-        self.process = EngineProcess(engine, listening, board.slots[1], Vitals(board, 1))
+        self.process = EngineLoop(engine, listening, board.slots[1], Vitals(board, 1))
         self.process.end_with(os.pipe()[0])
         self.process._selector.register(listening, 1, self.process._accept)
         self.channels: list[Channel] = []

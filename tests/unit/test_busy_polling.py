@@ -15,8 +15,8 @@ from packhorse.channel import listener
 from packhorse.channel.board import Board
 from packhorse.channel.vitals import BEAT_SECONDS, Vitals
 from packhorse.config import Config, resolve
-from packhorse.engine import process as engine_process
-from packhorse.engine.process import EngineProcess
+from packhorse.engine import loop as engine_loop
+from packhorse.engine.loop import EngineLoop
 from packhorse.hardware import Gpu, Hardware
 from packhorse.launch import SLOT_WORDS
 from packhorse.server import busy_loop
@@ -87,11 +87,11 @@ def test_an_engine_without_work_looks_for_a_moment_before_it_sleeps(
     busily: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
-    monkeypatch.setattr(engine_process, "POLL_SECONDS", 5.0)
+    monkeypatch.setattr(engine_loop, "POLL_SECONDS", 5.0)
     board = Board.create(2, SLOT_WORDS)
     read_end, write_end = os.pipe()
     with contextlib.closing(listener.listen()) as listening:
-        process = EngineProcess(
+        process = EngineLoop(
             engine_with(ScriptedRunner(healthy)),
             listening,
             board.slots[1],

@@ -20,7 +20,7 @@ from packhorse.channel import codec, listener
 from packhorse.channel.board import Board
 from packhorse.channel.channel import Channel
 from packhorse.channel.vitals import BEAT_SECONDS, SILENCE_SECONDS, Vitals
-from packhorse.engine.process import NAP_SECONDS, READ_SECONDS, DeviceBrokenError, EngineProcess
+from packhorse.engine.loop import NAP_SECONDS, READ_SECONDS, DeviceBrokenError, EngineLoop
 from packhorse.engine.shares import shares_of
 from packhorse.errors import NonFiniteOutputError, OverloadedError, UnavailableError
 from packhorse.launch import SLOT_WORDS
@@ -54,7 +54,7 @@ class Rig:
         self.vitals = Vitals(self.board, 1)
         self.listening = listener.listen()
         self.address = listener.address_of(self.listening)
-        self.process: EngineProcess | None = None
+        self.process: EngineLoop | None = None
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
 
@@ -65,7 +65,7 @@ class Rig:
 
     def start(self) -> None:
         engine = FakeEngine.load(None, FakeCheckpoint())
-        process = EngineProcess(engine, self.listening, self.board.slots[1], self.vitals)  # type: ignore[arg-type]
+        process = EngineLoop(engine, self.listening, self.board.slots[1], self.vitals)  # type: ignore[arg-type]
 
         def run() -> None:
             try:
@@ -215,7 +215,7 @@ def test_a_link_made_before_the_engine_is_served_when_it_is_ready(rig: Rig) -> N
 
 
 def test_a_stuck_engine_is_a_fault(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packhorse.engine.process.LEAST_PATIENCE", 0.2)
+    monkeypatch.setattr("packhorse.engine.loop.LEAST_PATIENCE", 0.2)
 
     async def main() -> None:
         rig.control(hang=True)
@@ -412,7 +412,7 @@ def test_the_loop_pauses_while_the_gpu_has_its_next_batch_already(
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     with contextlib.closing(listener.listen()) as listening:
-        process = EngineProcess(engine, listening, board.slots[1], Vitals(board, 1))
+        process = EngineLoop(engine, listening, board.slots[1], Vitals(board, 1))
         read_end, write_end = os.pipe()
         process.end_with(read_end)
         for ticket, expected in ((1, []), (2, [NAP_SECONDS] * 5)):
@@ -515,11 +515,11 @@ def one_arrival(ticket: int) -> bytes:
 
 
 @contextmanager
-def turning() -> Iterator[tuple[EngineProcess, SlowToTake, Channel, Vitals]]:
+def turning() -> Iterator[tuple[EngineLoop, SlowToTake, Channel, Vitals]]:
     """An engine whose turns the test takes, and a front end's end of the channel."""
     board, listening = Board.create(2, SLOT_WORDS), listener.listen()
     engine, vitals = SlowToTake(None, FakeCheckpoint()), Vitals(board, 1)
-    process = EngineProcess(engine, listening, board.slots[1], vitals)  # type: ignore[arg-type]
+    process = EngineLoop(engine, listening, board.slots[1], vitals)  # type: ignore[arg-type]
     channel = listener.connect(listener.address_of(listening))
     process._accept()
     yield process, engine, channel, vitals
