@@ -7,7 +7,10 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPConnection
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -87,15 +90,51 @@ def test_at_ten_times_the_capacity_goodput_stays_and_the_rest_is_refused(
         assert all(now < was * 1.2 + 20_000_000 for was, now in zip(before, after, strict=True))
 
 
-def latencies(server: Service, seconds: float) -> list[float]:
-    """Of single texts, one after the other, of one client."""
-    took = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        begun = time.monotonic()
-        assert ask(server, TEXT, "127.0.0.2").status_code == 200
-        took.append(time.monotonic() - begun)
-    return took
+class Singles(NamedTuple):
+    """What single texts took, one after the other, of one client; seconds."""
+
+    total: list[float]  # as the client saw it
+    queued: list[float]  # as the engine did: from arrival to launch, by x-queue-time
+
+    def add(self, server: Service, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            answer = ask(server, TEXT, "127.0.0.2")
+            self.total.append(time.monotonic() - begun)
+            assert answer.status_code == 200
+            self.queued.append(float(answer.headers["x-queue-time"]) / 1000)
+
+
+class Greedy(threading.Thread):
+    """Sends a list of ten thousand, again and again; reads its answers without taking them apart.
+
+    For it lives in the process that measures the others.
+    """
+
+    def __init__(self, server: Service) -> None:
+        super().__init__()
+        self.answers: list[tuple[int, int]] = []  # status, rows
+        self._ending = threading.Event()
+        self._port = int(server.url.rpartition(":")[2])
+        self._body = json.dumps({"inputs": [["word"]] * 10_000})
+
+    def run(self) -> None:
+        with closing(
+            HTTPConnection("127.0.0.1", self._port, 30, source_address=("127.0.0.3", 0))
+        ) as connection:
+            while not self._ending.is_set():
+                connection.request("POST", "/predict", self._body)
+                answer = connection.getresponse()
+                self.answers.append((answer.status, answer.read().count(b"NEGATIVE")))
+
+    def __enter__(self) -> Greedy:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join()
 
 
 @pytest.mark.long
@@ -104,26 +143,21 @@ def test_one_clients_list_of_ten_thousand_hardly_delays_anothers_single_texts(
     long_seconds: float,
 ) -> None:
     batch_seconds = 0.05  # --max-batch-time of a CPU
+    rounds = 3  # with and without the list in turn, so that both meet what else the machine does
+    alone, beside = Singles([], []), Singles([], [])
     with service(fake_device=True, front_ends=2, dedup="off") as server:
         server.control(seconds=0.01, seconds_a_token=0.00005)
-        alone = latencies(server, long_seconds / 3)
-        ended = threading.Event()
-        lists: list[int] = []
-
-        def greedy() -> None:
-            while not ended.is_set():
-                answer = ask(server, [["word"]] * 10_000, "127.0.0.3")
-                lists.append(answer.status_code if len(answer.body) == 10_000 else 0)
-
-        client = threading.Thread(target=greedy)
-        client.start()
-        try:
-            until(lambda: server.metric("packhorse_inputs_in_flight") >= 10_000)
-            beside = latencies(server, long_seconds / 2)
-        finally:
-            ended.set()
-            client.join()
-        assert set(lists) == {200}
-        # A slice runs beside other tests, and its percentile is of a few hundred answers.
-        times = 3 if long_seconds > 30 else 12
-        assert np.percentile(beside, 99) <= times * np.percentile(alone, 99) + batch_seconds
+        for _ in range(rounds):
+            alone.add(server, long_seconds / 3 / rounds)
+            with Greedy(server) as greedy:
+                until(lambda: server.metric("packhorse_inputs_in_flight") >= 10_000)
+                beside.add(server, long_seconds / 2 / rounds)
+            assert set(greedy.answers) == {(200, 10_000)}
+            until(lambda: server.metric("packhorse_inputs_in_flight") == 0)
+    # A text waits for the batch that runs, and is part of one that is full; in its turn behind the
+    # list it would wait for thirty batches.
+    assert np.percentile(beside.queued, 99) <= 3 * batch_seconds
+    # A slice has fifty answers, of which the last percent is none.
+    most = 99 if long_seconds > 30 else 90
+    limit = 3 * np.percentile(alone.total, most) + 2 * batch_seconds
+    assert np.percentile(beside.total, most) <= limit
