@@ -10,6 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before torch: threads of OpenMP that have nothing to do would spin, on cores that other tests,
+# the processes under test among them, have use for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 import torch
 
@@ -39,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def long_seconds(request: pytest.FixtureRequest) -> float:
     """How long a soak, a fuzz or a kill loop goes on: a minute, or a few seconds with --slice."""
     return 6.0 if request.config.getoption("--slice") else 60.0
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """An engine that a test before had in this process has set all cores, for tiny models."""
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

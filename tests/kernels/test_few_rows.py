@@ -87,13 +87,22 @@ def test_linear_residual_norm(rows, hidden, width, dtype, device):
     assert apart(reference.linear_residual_norm(x, weight, bias, *rest), wanted) < (
         8 * torch.finfo(dtype).eps
     )
-    for module in (few_rows, reference):
-        got = module.linear_residual_norm(x, weight, bias, *rest)
-        without = module.linear_residual_norm(x, weight, None, *rest)
-        assert apart(without, wanted) > 0.1, "the bias must show"
-        again = residual.clone()
-        assert module.linear_residual_norm(x, weight, bias, again, *rest[1:], out=again) is again
-        assert torch.equal(again, got)
+    again = residual.clone()
+    assert few_rows.linear_residual_norm(x, weight, bias, again, *rest[1:], out=again) is again
+    assert torch.equal(again, got)
+
+
+@pytest.mark.parametrize("module", [few_rows, reference])
+def test_a_bias_that_is_left_out_would_be_noticed(module, device):
+    x, weight, bias, product = operands(17, 136, 48, torch.float16, device)
+    residual, gamma, beta = draw(device, torch.float16, (17, 48), (48,), (48,))
+    wanted = norm_oracle(product + residual.cpu().double(), gamma, beta, 1e-6)
+    rest = residual, gamma, beta, 1e-6
+    assert apart(module.linear_residual_norm(x, weight, bias, *rest), wanted) < 0.01
+    assert apart(module.linear_residual_norm(x, weight, None, *rest), wanted) > 0.1
+    again = residual.clone()
+    module.linear_residual_norm(x, weight, bias, again, *rest[1:], out=again)
+    assert torch.equal(again, module.linear_residual_norm(x, weight, bias, *rest))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
