@@ -102,5 +102,5 @@ def test_the_engine_process_starts_without_an_http_library() -> None:
     assert not modules_after("import packhorse.engine.process") & set(HTTP)
 
 
-def test_kernels_import_without_triton() -> None:
-    assert "triton" not in modules_after("import packhorse.kernels")
+def test_kernels_for_a_cpu_need_no_triton() -> None:
+    assert "triton" not in modules_after("import packhorse.kernels as k; k.select('cpu')")

@@ -24,7 +24,7 @@ from tests import tiny_checkpoints
 from tests.models.test_families import VARIANTS
 from tests.models.test_fidelity import RELATIVE, texts
 
-INPUTS = texts(42)[::2]  # of 0 to 40 words
+INPUTS = texts(40)[::2]  # of 0 to 38 words
 
 
 def output_of(
