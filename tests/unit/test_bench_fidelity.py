@@ -12,6 +12,7 @@ import pytest
 
 from packhorse.errors import ConfigError
 from packhorse.families import FAMILIES
+from packhorse.tasks import Task
 from packhorse.tools.bench.__main__ import main
 from packhorse.tools.bench.fidelity import measure as measuring
 from packhorse.tools.bench.fidelity.faults import FAULTS
@@ -20,6 +21,9 @@ from packhorse.tools.bench.fidelity.subjects import PROBLEMS, subjects
 
 ROOT = Path(__file__).parents[2]
 REVIEWS = ROOT / "benchmarks/data/reviews.tsv"
+
+CLASSIFICATION = [each.name for each in PROBLEMS if each.task is Task.CLASSIFY]
+OTHER_TASKS = [each.name for each in PROBLEMS if each.task is not Task.CLASSIFY]
 
 
 def errors(largest: float, rms: float, relative: float = 0.0) -> Errors:
@@ -30,11 +34,12 @@ def test_every_family_has_every_problem() -> None:
     everything = subjects()
     assert {subject.family for subject in everything} == set(FAMILIES)
     assert {(s.family, s.problem.name) for s in everything} == {
-        (family, problem.name)
-        for family in FAMILIES
-        for problem in PROBLEMS
-        if problem.task in FAMILIES[family].architectures.values()
+        (family, problem.name) for family in FAMILIES for problem in PROBLEMS
     }
+    for subject in everything:
+        assert subject.model_class in FAMILIES[subject.family].architectures
+        assert subject.model_class.endswith(subject.problem.head)
+    assert {subject.problem.task for subject in everything} == set(Task)
 
 
 @pytest.mark.parametrize(("flag", "value"), [("families", "bort"), ("problems", "pears")])
@@ -109,6 +114,18 @@ def test_the_command_measures_writes_and_sees_planted_faults(
     assert code == (0 if half["fault"] is None else 1)
 
 
+@pytest.mark.parametrize("problem", ["rerank", "token labels", "mean embeddings", "sparse"])
+def test_every_task_is_measured(problem: str, tmp_path: Path) -> None:
+    (subject,) = subjects(["bert"], [problem])
+    texts = measuring.some_texts(24, REVIEWS)
+    single, half = measuring._lines(measuring.Bench(texts, tmp_path, "cpu", 1), subject)
+    assert (single.task, single.fault) == (subject.problem.task, None)
+    assert single.relative is not None
+    assert 0 < single.relative < 1e-5
+    assert half.relative is not None
+    assert 1e-5 < half.relative < 0.1
+
+
 def test_an_unseen_fault_and_a_line_that_broke_down_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,8 +160,17 @@ def test_a_gpu_keeps_the_limits(family: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_every_line_holds_on_the_cpu(request: pytest.FixtureRequest) -> None:
-    arguments = ["fidelity", "--device", "cpu", "--reviews", str(REVIEWS)]
+@pytest.mark.parametrize(
+    ("problems", "texts"),
+    [(CLASSIFICATION, "1024"), (OTHER_TASKS, "256")],
+    ids=["classify", "other"],
+)
+def test_every_line_holds_on_the_cpu(
+    problems: list[str], texts: str, request: pytest.FixtureRequest
+) -> None:
+    """Other tasks have more numbers a text, but for reranking."""
+    arguments = ["fidelity", "--device", "cpu", "--reviews", str(REVIEWS), "--texts", texts]
     if request.config.getoption("--slice"):
-        arguments += ["--families", "mpnet", "--problems", "single label"]
-    assert main(arguments) == 0
+        arguments += ["--families", "mpnet"]
+        problems = problems[-1:]
+    assert main([*arguments, "--problems", ",".join(problems)]) == 0

@@ -42,21 +42,25 @@ def tokenised(folder: Path, inputs: Sequence[TextOrPair]) -> list[Rows]:
 def answers(
     subject: Subject, folder: Path, batches: Sequence[Rows], device: str, dtype: str
 ) -> Float32Array:
-    """What its model in this type says to each input, float32 (inputs, width)."""
+    """What its model in this type says to each input, float32: (inputs, width).
+
+    Where each token has a row, those of an input lie one after the other.
+    """
     model: Any = getattr(transformers, subject.model_class).from_pretrained(
         folder, dtype=getattr(torch, dtype)
     )
     model.to(device).eval()
-    parts, order = [], []
+    found: dict[int, Float32Array] = {}
+    at_once = subject.problem.at_once
     with torch.inference_mode():
         for rows, tensors in batches:
-            moved = {name: tensor.to(device) for name, tensor in tensors.items()}
-            parts.append(subject.problem.theirs(model(**moved)).float().cpu().numpy())
-            order += rows
-    together = np.concatenate(parts)
-    ordered = np.empty_like(together)
-    ordered[order] = together
-    return ordered
+            for first in range(0, len(rows), at_once):
+                own = slice(first, first + at_once)
+                moved = {name: tensor[own].to(device) for name, tensor in tensors.items()}
+                values = subject.problem.theirs(model(**moved)).float().cpu().numpy()
+                found |= dict(zip(rows[own], values, strict=True))
+    ordered = [np.atleast_2d(found[row]) for row in range(len(found))]
+    return np.concatenate(ordered)
 
 
 def _of_equal_length(lengths: Sequence[int]) -> Iterator[list[int]]:
