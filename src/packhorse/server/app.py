@@ -23,6 +23,7 @@ from packhorse.server.body import Message, Receive, Scope, Send
 from packhorse.server.compression import GZIP_BYTES, GZIP_LEVEL
 from packhorse.server.edge import Edge, id_of
 from packhorse.server.responses import error_headers
+from packhorse.server.routes.docs import FILES, docs, docs_file
 from packhorse.server.routes.health import live, ready
 from packhorse.server.routes.info import info
 from packhorse.server.routes.metrics import metrics
@@ -53,6 +54,8 @@ NAMES = {
     "/models": "models",
     "/invocations": INVOCATIONS,
     "/openapi.json": "openapi",
+    "/docs": "docs",
+    **{f"/docs/{name}": "docs" for name in (*FILES, "start.js")},
 } | {path: kind.name for path, kind in PATHS.items()}
 """What the metrics call a path. All those that clients make up are called unmatched."""
 
@@ -80,6 +83,8 @@ class App:
                 Route("/health/live", live),
                 Route("/info", info),
                 Route("/openapi.json", openapi),
+                Route("/docs", docs),
+                Route("/docs/{name}", docs_file),
                 Route("/metrics", metrics),
                 Route("/stats", stats),
                 Route("/", root, methods=["GET"]),

@@ -28,7 +28,7 @@ from packhorse.tracing import Finished, Stages, Tracing
 HEADERS, CLIENT, REQUEST_ID = "packhorse.headers", "packhorse.client", "packhorse.request_id"
 
 HEALTH, METRICS, STATS = "health", "metrics", "stats"
-PUBLIC = frozenset({"root", HEALTH, METRICS, STATS})
+PUBLIC = frozenset({"root", "openapi", "docs", HEALTH, METRICS, STATS})
 """Routes that need no key, by their names in the metrics, unless they are guarded by choice."""
 
 

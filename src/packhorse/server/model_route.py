@@ -91,12 +91,14 @@ class Asking:
 class ModelRoute:
     """A route that needs the model; its subclasses read and write.
 
-    name    of the route in the metrics
-    tasks   what the model must do
+    name     of the route in the metrics
+    tasks    what the model must do
+    answers  the type of the answer, for the OpenAPI document
     """
 
     name: ClassVar[str]
     tasks: ClassVar[tuple[Task, ...]] = tuple(Task)
+    answers: ClassVar[Any]
 
     def __init__(self, service: Service) -> None:
         server = service.config.server

@@ -40,6 +40,25 @@ class ErrorBody(msgspec.Struct):
     error_type: str
 
 
+class Score(msgspec.Struct):
+    """A label and its score."""
+
+    score: float
+    label: str
+
+
+class Usage(msgspec.Struct):
+    """Tokens that the model saw: after truncation, with special tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, tokens: int) -> Usage:
+        """There is no other kind of token."""
+        return cls(tokens, tokens)
+
+
 Ids = list[int]
 
 TextsOrIds = str | list[str | int | list[int]]

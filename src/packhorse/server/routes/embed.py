@@ -57,6 +57,13 @@ class EmbedSparseRequest(msgspec.Struct):
     prompt_name: str | None = None
 
 
+class SparseValue(msgspec.Struct):
+    """The weight of one token of the vocabulary."""
+
+    index: int
+    value: float
+
+
 class SimilarityInputs(msgspec.Struct):
     """A sentence, and those it is compared with."""
 
@@ -136,6 +143,7 @@ class Embed(EmbeddingRoute):
     """``POST /embed``."""
 
     name = "embed"
+    answers = list[list[float]]
     _decoder = msgspec.json.Decoder(EmbedRequest)
 
     async def answer(self, asking: Asking) -> bytes:
@@ -163,6 +171,7 @@ class EmbedAll(EmbeddingRoute):
     """``POST /embed_all``."""
 
     name = "embed_all"
+    answers = list[list[list[float]]]
     _decoder = msgspec.json.Decoder(EmbedRequest)
 
     async def answer(self, asking: Asking) -> bytes:
@@ -187,6 +196,7 @@ class EmbedSparse(EmbeddingRoute):
     """``POST /embed_sparse``."""
 
     name = "embed_sparse"
+    answers = list[list[SparseValue]]
     tasks = (Task.EMBED_SPARSE,)
     _decoder = msgspec.json.Decoder(EmbedSparseRequest)
 
@@ -207,6 +217,7 @@ class Similarity(EmbeddingRoute):
     """``POST /similarity``."""
 
     name = "similarity"
+    answers = list[float]
     _decoder = msgspec.json.Decoder(SimilarityRequest)
 
     async def answer(self, asking: Asking) -> bytes:

@@ -16,43 +16,75 @@ from packhorse.server.service import Service
 from packhorse.tasks import Task
 
 
+class Info(msgspec.Struct):
+    """The keys of text-embeddings-inference first, then ours.
+
+    model_type  one key, which says what the model does: its labels, or how it pools
+    engine      what the engine says of itself: device, dtype, bounds, what is switched off
+    config      every setting as it was resolved
+    """
+
+    model_id: str
+    model_sha: str | None
+    model_dtype: str | None
+    served_model_name: str
+    model_type: dict[str, Any]
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int | None
+    max_batch_requests: int | None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    sha: str | None
+    docker_label: str | None
+    device: str | None
+    task: str
+    problem_type: str
+    tokenizer: str
+    tokenizer_reason: str | None
+    engine: dict[str, Any]
+    config: dict[str, Any]
+
+
 async def info(request: Request) -> Response:
-    """The keys of text-embeddings-inference first, then ours; 503 before an engine is ready."""
+    """503 before an engine is ready."""
     return Response(
         msgspec.json.encode(_described(request.app.state.service)),
         media_type="application/json",
     )
 
 
-def _described(service: Service) -> dict[str, Any]:
+def _described(service: Service) -> Info:
     engine = service.engines.info
     if engine is None:
         raise UnavailableError(service.engines.fault or "the engine is not ready yet")
     server = service.config.server
-    return {
-        "model_id": service.checkpoint.model_id,
-        "model_sha": service.checkpoint.revision,
-        "model_dtype": engine.get("dtype"),
-        "served_model_name": service.name,
-        "model_type": _model_type(service.checkpoint),
-        "max_concurrent_requests": server.max_concurrent_requests,
-        "max_input_length": service.tokenizer.max_length,
-        "max_batch_tokens": engine.get("max_batch_tokens"),
-        "max_batch_requests": engine.get("max_batch_requests"),
-        "max_client_batch_size": server.max_client_batch_size,
-        "auto_truncate": server.auto_truncate,
-        "tokenization_workers": server.tokenization_workers,
-        "version": __version__,
-        "sha": None,
-        "docker_label": None,
-        "device": engine.get("device"),
-        "task": service.checkpoint.task,
-        "problem_type": service.checkpoint.problem_type,
-        "tokenizer": service.tokenizer.backend,
-        "tokenizer_reason": service.tokenizer.backend_reason,
-        "engine": engine,
-        "config": as_dict(service.config),
-    }
+    return Info(
+        model_id=service.checkpoint.model_id,
+        model_sha=service.checkpoint.revision,
+        model_dtype=engine.get("dtype"),
+        served_model_name=service.name,
+        model_type=_model_type(service.checkpoint),
+        max_concurrent_requests=server.max_concurrent_requests,
+        max_input_length=service.tokenizer.max_length,
+        max_batch_tokens=engine.get("max_batch_tokens"),
+        max_batch_requests=engine.get("max_batch_requests"),
+        max_client_batch_size=server.max_client_batch_size,
+        auto_truncate=server.auto_truncate,
+        tokenization_workers=server.tokenization_workers,
+        version=__version__,
+        sha=None,
+        docker_label=None,
+        device=engine.get("device"),
+        task=service.checkpoint.task,
+        problem_type=service.checkpoint.problem_type,
+        tokenizer=service.tokenizer.backend,
+        tokenizer_reason=service.tokenizer.backend_reason,
+        engine=engine,
+        config=as_dict(service.config),
+    )
 
 
 def _model_type(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from packhorse.errors import (
 from packhorse.server.matrices import rows_as_json
 from packhorse.server.model_route import Asking, ModelRoute, encode_json
 from packhorse.server.routes.embed import EmbeddingRoute
-from packhorse.server.schemas import TextsOrIds, texts_or_ids
+from packhorse.server.schemas import TextsOrIds, Usage, texts_or_ids
 from packhorse.server.service import Service
 from packhorse.vectors import checked_dimensions, finished
 
@@ -45,6 +45,56 @@ class EmbeddingsRequest(msgspec.Struct):
     stride: int | None = None
 
 
+class EmbeddingObject(msgspec.Struct):
+    """A vector as numbers, or as base64 of little-endian float32."""
+
+    object: str
+    embedding: list[float] | str
+    index: int
+
+
+class EmbeddingList(msgspec.Struct):
+    """The answer of ``/v1/embeddings``."""
+
+    object: str
+    data: list[EmbeddingObject]
+    model: str
+    usage: Usage
+
+
+class ModelObject(msgspec.Struct):
+    """A model that is loaded."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    task: str
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct):
+    """The answer of ``/v1/models``."""
+
+    object: str
+    data: list[ModelObject]
+
+
+class OpenAIErrorObject(msgspec.Struct):
+    """What is wrong, in OpenAI's words."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAIErrorBody(msgspec.Struct):
+    """An answer of the routes in OpenAI's shapes that is not a success."""
+
+    error: OpenAIErrorObject
+
+
 class OpenAIRoute(ModelRoute):
     """A route whose errors have OpenAI's shape."""
 
@@ -53,13 +103,14 @@ class OpenAIRoute(ModelRoute):
         status = error.status
         if isinstance(error, RequestError) and status == 422:
             status = 400
-        return status, encode_json({"error": openai_error(error, status)})
+        return status, encode_json(OpenAIErrorBody(openai_error(error, status)))
 
 
 class Embeddings(OpenAIRoute, EmbeddingRoute):
     """``POST /v1/embeddings``."""
 
     name = "openai_embeddings"
+    answers = EmbeddingList
     _decoder = msgspec.json.Decoder(EmbeddingsRequest)
 
     async def answer(self, asking: Asking) -> bytes:
@@ -76,39 +127,26 @@ class Embeddings(OpenAIRoute, EmbeddingRoute):
             else await rows_as_json(list(vectors))
         )
         assert asking.pending is not None
-        return encode_json(
-            {
-                "object": "list",
-                "data": [
-                    {"object": "embedding", "embedding": vector, "index": index}
-                    for index, vector in enumerate(shown)
-                ],
-                "model": self.service.name,
-                "usage": usage_of(asking.pending.tokens),
-            }
-        )
+        data = [EmbeddingObject("embedding", vector, i) for i, vector in enumerate(shown)]
+        usage = Usage.of(asking.pending.tokens)
+        return encode_json(EmbeddingList("list", data, self.service.name, usage))
 
 
 async def models(request: Request) -> Response:
     """``GET /v1/models``: the one that is loaded."""
     service: Service = request.app.state.service
-    model = {
-        "id": service.name,
-        "object": "model",
-        "created": STARTED,
-        "owned_by": "packhorse",
-        "task": service.checkpoint.task.value,
-        "max_model_len": service.tokenizer.max_length,
-    }
-    return Response(encode_json({"object": "list", "data": [model]}), media_type="application/json")
+    model = ModelObject(
+        id=service.name,
+        object="model",
+        created=STARTED,
+        owned_by="packhorse",
+        task=service.checkpoint.task.value,
+        max_model_len=service.tokenizer.max_length,
+    )
+    return Response(encode_json(ModelList("list", [model])), media_type="application/json")
 
 
-def usage_of(tokens: int) -> dict[str, int]:
-    """What the model saw: after truncation, with special tokens."""
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
-
-
-def openai_error(error: ServedError, status: int) -> dict[str, Any]:
+def openai_error(error: ServedError, status: int) -> OpenAIErrorObject:
     """OpenAI's error object."""
     kind = "server_error"
     if isinstance(error, UnauthorizedError):
@@ -118,4 +156,4 @@ def openai_error(error: ServedError, status: int) -> dict[str, Any]:
     elif isinstance(error, RequestError):
         kind = "invalid_request_error"
     code = "unsupported_task" if isinstance(error, TaskError) else None
-    return {"message": str(error), "type": kind, "param": None, "code": code}
+    return OpenAIErrorObject(str(error), kind, None, code)

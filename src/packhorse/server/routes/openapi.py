@@ -1,7 +1,8 @@
-"""GET /openapi.json: what every route reads, from the same classes that read it."""
+"""GET /openapi.json: what every route reads and answers, from the classes that read and answer."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,60 +12,95 @@ from starlette.responses import Response
 
 from packhorse import __version__
 from packhorse.server.model_route import ModelRoute, encode_json
-from packhorse.server.routes.openai import OpenAIRoute
-from packhorse.server.routes.table import PATHS
+from packhorse.server.routes.examples import EXAMPLES
+from packhorse.server.routes.info import Info
+from packhorse.server.routes.openai import ModelList, OpenAIErrorBody, OpenAIRoute
+from packhorse.server.routes.stats import Stats
+from packhorse.server.routes.table import OWN_PATHS, PATHS
 from packhorse.server.schemas import ErrorBody
+from packhorse.server.service import Service
+from packhorse.tasks import Task
 
 _PLACE = "#/components/schemas/{name}"
 
-
-class OpenAIErrorObject(msgspec.Struct):
-    """What is wrong, in OpenAI's words."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
+JSON, TEXT, HTML = "application/json", "text/plain", "text/html"
 
 
-class OpenAIErrorBody(msgspec.Struct):
-    """An answer of the routes in OpenAI's shapes that is not a success."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A route that only shows something.
 
-    error: OpenAIErrorObject
+    answers  media types and the class of what they hold; of none the body is empty
+    fails    the statuses of its errors
+    """
+
+    summary: str
+    answers: dict[str, Any]
+    fails: tuple[str, ...] = ("401", "4XX", "5XX")
+
+
+SHOWN = {
+    **dict.fromkeys(
+        ("/health", "/health/ready", "/ready", "/ping"),
+        Shown("Whether requests can be answered: 200 or 503.", {}),
+    ),
+    "/health/live": Shown("Whether the process lives.", {}),
+    "/info": Shown("Model, limits and settings.", {JSON: Info}),
+    "/metrics": Shown("Numbers for Prometheus.", {TEXT: str}),
+    "/stats": Shown(
+        "A few of the numbers as JSON, since the start, for the live page.", {JSON: Stats}
+    ),
+    **dict.fromkeys(
+        ("/v1/models", "/models"), Shown("The model that is loaded.", {JSON: ModelList})
+    ),
+    "/openapi.json": Shown("This document.", {JSON: dict[str, Any]}),
+    "/docs": Shown("This document in Swagger UI, if that is installed.", {HTML: str}),
+    "/": Shown("The live page for browsers, for others the routes.", {TEXT: str, HTML: str}),
+}
 
 
 async def openapi(request: Request) -> Response:
     """The OpenAPI 3.1 document."""
-    return Response(encode_json(document()), media_type="application/json")
+    service: Service = request.app.state.service
+    return Response(encode_json(document(service.checkpoint.task)), media_type=JSON)
 
 
 @cache
-def document() -> dict[str, Any]:
-    """The document as JSON values."""
-    bodies = {
-        path: (body_of(kind), error_of(kind), (kind.answer.__doc__ or "").strip())
-        for path, kind in PATHS.items()
-    }
-    kinds = list(dict.fromkeys(one for body, error, _ in bodies.values() for one in (body, error)))
+def document(task: Task = Task.CLASSIFY) -> dict[str, Any]:
+    """The document as JSON values. ``POST /`` is the route of the model's ``task``."""
+    routes = dict(PATHS)
+    own = OWN_PATHS.get(task, "/predict")
+    routes |= {"/": routes[own], "/invocations": routes[own]}
+    kinds = list(
+        dict.fromkeys(
+            [
+                *(kind for route in routes.values() for kind in (body_of(route), error_of(route))),
+                *(route.answers for route in routes.values()),
+                *(kind for shown in SHOWN.values() for kind in shown.answers.values()),
+                ErrorBody,
+            ]
+        )
+    )
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_PLACE)
     references = dict(zip(kinds, schemas, strict=True))
-    paths: dict[str, Any] = {
-        path: {"post": _operation(references[body], references[error], summary)}
-        for path, (body, error, summary) in bodies.items()
-    }
-    for path, summary in (
-        ("/health", "Whether requests can be answered."),
-        ("/info", "Model, limits and settings."),
-        ("/metrics", "Numbers for Prometheus."),
-        ("/stats", "A few of the numbers as JSON, since the start, for the live page."),
-        ("/v1/models", "The model that is loaded."),
-    ):
-        paths[path] = {"get": {"summary": summary, "responses": _responses(references[ErrorBody])}}
+    paths: dict[str, Any] = {}
+    for path, route in routes.items():
+        example = EXAMPLES.get(path) or EXAMPLES[own]
+        paths[path] = {"post": _asking(route, references, example)}
+    for path, shown in SHOWN.items():
+        paths.setdefault(path, {})["get"] = _showing(shown, references)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Packhorse", "version": __version__},
+        "info": {"title": "Packhorse", "version": __version__, "license": {"name": "Apache-2.0"}},
+        "security": [{}, {"bearer": []}, {"key": []}],  # where the server has keys
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
     }
 
 
@@ -79,18 +115,51 @@ def error_of(kind: type[ModelRoute]) -> type:
     return OpenAIErrorBody if issubclass(kind, OpenAIRoute) else ErrorBody
 
 
-def _operation(body: Any, error: Any, summary: str) -> dict[str, Any]:
+def summary_of(kind: type[ModelRoute]) -> str:
+    """What a route answers."""
+    return (kind.answer.__doc__ or "").strip().partition("\n")[0]
+
+
+def _asking(
+    route: type[ModelRoute], references: dict[Any, Any], example: dict[str, Any]
+) -> dict[str, Any]:
+    body = {"schema": references[body_of(route)], "example": example}
+    plain, error = references[ErrorBody], references[error_of(route)]
+    # What is refused before the route is looked at has one shape everywhere.
+    fails = {"401": plain, "403": plain, "4XX": error, "5XX": error}
+    if error is not plain:
+        fails["503"] = {"anyOf": [error, plain]}
     return {
-        "summary": summary.partition("\n")[0],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses(error),
+        "summary": summary_of(route),
+        "requestBody": {"required": True, "content": {JSON: body}},
+        "responses": {
+            "200": _response("The answer.", {JSON: references[route.answers]}),
+            **{status: _response(_MEANS[status], {JSON: kind}) for status, kind in fails.items()},
+        },
     }
 
 
-def _responses(error: Any) -> dict[str, Any]:
-    failed = {"application/json": {"schema": error}}
+def _showing(shown: Shown, references: dict[Any, Any]) -> dict[str, Any]:
+    answers = {media: references[kind] for media, kind in shown.answers.items()}
+    failed = {JSON: references[ErrorBody]}
     return {
-        "200": {"description": "The answer."},
-        "4XX": {"description": "The request is at fault, or not now.", "content": failed},
-        "5XX": {"description": "The server is at fault, or not ready.", "content": failed},
+        "summary": shown.summary,
+        "responses": {
+            "200": _response("The answer.", answers),
+            **{status: _response(_MEANS[status], failed) for status in shown.fails},
+        },
     }
+
+
+_MEANS = {
+    "401": "There is no valid key.",
+    "403": "Another site's page asked, which is not allowed.",
+    "503": "Not now: see the header Retry-After.",
+    "4XX": "The request is at fault, or not now.",
+    "5XX": "The server is at fault, or not ready.",
+}
+
+
+def _response(description: str, content: dict[str, Any]) -> dict[str, Any]:
+    shown = {media: {"schema": schema} for media, schema in content.items()}
+    return {"description": description} | ({"content": shown} if shown else {})

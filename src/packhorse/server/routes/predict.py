@@ -11,11 +11,15 @@ import msgspec
 
 from packhorse.server.answers import answer_in
 from packhorse.server.model_route import Asking, ModelRoute, characters_of
-from packhorse.server.schemas import PredictRequest, inputs_of
+from packhorse.server.schemas import PredictRequest, Score, inputs_of
 from packhorse.server.scores import ScoreWriter
 from packhorse.server.service import Service
 from packhorse.tasks import Task
 from packhorse.tokenizing.windows import Windows
+
+
+PREDICTIONS = list[Score | list[Score]]
+"""The answer to one input: its labels, best first; to a batch: such a list for each."""
 
 
 class Predict(ModelRoute):
@@ -23,6 +27,7 @@ class Predict(ModelRoute):
 
     name = "predict"
     tasks = (Task.CLASSIFY, Task.RERANK)
+    answers = PREDICTIONS
     _decoder = msgspec.json.Decoder(PredictRequest)
 
     def __init__(self, service: Service) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -12,7 +12,8 @@ from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import sigmoid
 from packhorse.request import Float32Array
 from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
-from packhorse.server.routes.openai import OpenAIRoute, usage_of
+from packhorse.server.routes.openai import OpenAIRoute
+from packhorse.server.schemas import Usage
 from packhorse.tasks import Task
 
 
@@ -50,6 +51,60 @@ class DocumentsRequest(msgspec.Struct):
     model: str | None = None
     top_n: int | None = None
     return_documents: bool = False
+
+
+class Rank(msgspec.Struct, omit_defaults=True):
+    """Where a text stood in the request, its score, and itself if that was asked for."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class RankedDocument(msgspec.Struct, omit_defaults=True):
+    """The same in Cohere's and Jina's words."""
+
+    index: int
+    relevance_score: float
+    document: Document | None = None
+
+
+class ApiVersion(msgspec.Struct):
+    """Cohere's."""
+
+    version: str
+
+
+class BilledUnits(msgspec.Struct):
+    """Cohere's: a request is one."""
+
+    search_units: int
+
+
+class TokenCounts(msgspec.Struct):
+    """Cohere's."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+class RerankMeta(msgspec.Struct):
+    """Cohere's usage."""
+
+    api_version: ApiVersion
+    billed_units: BilledUnits
+    tokens: TokenCounts
+
+
+class RankedDocuments(msgspec.Struct):
+    """The answer of ``/v1/rerank`` and ``/v2/rerank``."""
+
+    id: str
+    object: str
+    model: str
+    results: list[RankedDocument]
+    usage: Usage
+    meta: RerankMeta
 
 
 class RerankingRoute(ModelRoute):
@@ -97,6 +152,7 @@ class Rerank(RerankingRoute):
     """``POST /rerank``."""
 
     name = "rerank"
+    answers = list[Rank]
     _decoder = msgspec.json.Decoder(RerankRequest)
 
     async def answer(self, asking: Asking) -> bytes:
@@ -112,8 +168,8 @@ class Rerank(RerankingRoute):
         )
         ranked = []
         for index in np.argsort(-scores, kind="stable").tolist():
-            text = {"text": request.texts[index]} if request.return_text else {}
-            ranked.append({"index": index, **text, "score": float(scores[index])})
+            text = request.texts[index] if request.return_text else None
+            ranked.append(Rank(index, float(scores[index]), text))
         return encode_json(ranked)
 
 
@@ -121,6 +177,7 @@ class RerankDocuments(OpenAIRoute, RerankingRoute):
     """``POST /v1/rerank`` and ``/v2/rerank``."""
 
     name = "rerank_documents"
+    answers = RankedDocuments
     _decoder = msgspec.json.Decoder(DocumentsRequest)
 
     async def answer(self, asking: Asking) -> bytes:
@@ -132,23 +189,17 @@ class RerankDocuments(OpenAIRoute, RerankingRoute):
         scores = await self.scores(asking, request.query, texts)
         assert asking.pending is not None
         tokens = asking.pending.tokens
-        results: list[dict[str, Any]] = []
+        results: list[RankedDocument] = []
         for index in np.argsort(-scores, kind="stable").tolist()[: request.top_n or None]:
-            result: dict[str, Any] = {"index": index, "relevance_score": float(scores[index])}
-            if request.return_documents:
-                result["document"] = {"text": texts[index]}
-            results.append(result)
+            document = Document(texts[index]) if request.return_documents else None
+            results.append(RankedDocument(index, float(scores[index]), document))
         return encode_json(
-            {
-                "id": f"rerank-{uuid.uuid4().hex}",
-                "object": "rerank",
-                "model": self.service.name,
-                "results": results,
-                "usage": usage_of(tokens),
-                "meta": {
-                    "api_version": {"version": "2"},
-                    "billed_units": {"search_units": 1},
-                    "tokens": {"input_tokens": tokens, "output_tokens": 0},
-                },
-            }
+            RankedDocuments(
+                id=f"rerank-{uuid.uuid4().hex}",
+                object="rerank",
+                model=self.service.name,
+                results=results,
+                usage=Usage.of(tokens),
+                meta=RerankMeta(ApiVersion("2"), BilledUnits(1), TokenCounts(tokens, 0)),
+            )
         )

@@ -24,7 +24,7 @@ GET  /health        200 when it can be used (also /ping, /ready, /health/ready),
 GET  /health/live   200 while the process lives
 GET  /info          model, limits, settings
 GET  /metrics       for Prometheus; /stats: a few of the numbers as JSON
-GET  /openapi.json  what every route reads
+GET  /openapi.json  what every route reads and answers; /docs: the same in Swagger UI
 GET  /              in a browser: try the model, and watch the numbers
 """
 

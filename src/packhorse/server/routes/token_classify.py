@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.entities import AGGREGATIONS, Aggregation, Labels, entities_in
+from packhorse.entities import AGGREGATIONS, Aggregation, Entity, Labels, entities_in
 from packhorse.errors import ValidationError
 from packhorse.postprocess import softmax
 from packhorse.request import Sequences
 from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
-from packhorse.server.routes.openai import usage_of
-from packhorse.server.schemas import texts_or_ids
+from packhorse.server.schemas import Usage, texts_or_ids
 from packhorse.server.service import Service
 from packhorse.tasks import Task
 from packhorse.tokenizing.names import vocabulary_of
@@ -34,11 +33,22 @@ class TokenClassifyRequest(msgspec.Struct):
     model: str | None = None
 
 
+class TokenClassifyAnswer(msgspec.Struct):
+    """For each text its entities in order; ``truncated`` counts the texts that were cut."""
+
+    object: str
+    model: str
+    data: list[list[Entity]]
+    truncated: int
+    usage: Usage
+
+
 class TokenClassify(ModelRoute):
     """The route."""
 
     name = "token_classify"
     tasks = (Task.TOKEN_CLASSIFY,)
+    answers = TokenClassifyAnswer
     _decoder = msgspec.json.Decoder(TokenClassifyRequest)
 
     def __init__(self, service: Service) -> None:
@@ -78,11 +88,11 @@ class TokenClassify(ModelRoute):
         )
         assert asking.pending is not None
         return encode_json(
-            {
-                "object": "list",
-                "model": self.service.name,
-                "data": found,
-                "truncated": asking.pending.truncated,
-                "usage": usage_of(asking.pending.tokens),
-            }
+            TokenClassifyAnswer(
+                object="list",
+                model=self.service.name,
+                data=found,
+                truncated=asking.pending.truncated,
+                usage=Usage.of(asking.pending.tokens),
+            )
         )

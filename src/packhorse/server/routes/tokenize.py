@@ -30,8 +30,8 @@ class DecodeRequest(msgspec.Struct):
     skip_special_tokens: bool = True
 
 
-class _Token(msgspec.Struct):
-    """A token of a text, and its place in code points."""
+class Token(msgspec.Struct):
+    """A token, and where it stands in the text (code points); null for special tokens."""
 
     id: int
     text: str
@@ -44,6 +44,7 @@ class Tokenize(ModelRoute):
     """``POST /tokenize``."""
 
     name = "tokenize"
+    answers = list[list[Token]]
     _decoder = msgspec.json.Decoder(TokenizeRequest)
 
     def __init__(self, service: Service) -> None:
@@ -51,7 +52,7 @@ class Tokenize(ModelRoute):
         tokenizer = service.tokenizer
         before, after = (
             [
-                encode_json(_Token(one, str(tokenizer.library.id_to_token(one)), True, None, None))
+                encode_json(Token(one, str(tokenizer.library.id_to_token(one)), True, None, None))
                 for one in ids
             ]
             for ids in tokenizer.special_ids
@@ -102,7 +103,7 @@ class Tokenize(ModelRoute):
             skipped = len(context.ids)
             found = zip(whole.ids[skipped:], whole.offsets[skipped:], strict=True)
             places = [(number, before + first, before + last) for number, (first, last) in found]
-            tokens = [_Token(number, text[a:b], False, a, b) for number, a, b in places]
+            tokens = [Token(number, text[a:b], False, a, b) for number, a, b in places]
             if tokens:
                 yield encode_json(tokens)[1:-1]
 
@@ -119,6 +120,7 @@ class Decode(ModelRoute):
     """``POST /decode``."""
 
     name = "decode"
+    answers = list[str]
     _decoder = msgspec.json.Decoder(DecodeRequest)
 
     async def answer(self, asking: Asking) -> bytes:

@@ -12,7 +12,7 @@ import msgspec
 from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import scores_of
 from packhorse.server.model_route import Asking, characters_of, encode_json
-from packhorse.server.routes.openai import OpenAIRoute, usage_of
+from packhorse.server.routes.openai import OpenAIRoute
 from packhorse.server.routes.rerank import RerankingRoute
 from packhorse.server.schemas import TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
@@ -38,10 +38,59 @@ class ScoreRequest(msgspec.Struct):
     model: str | None = None
 
 
+class Probabilities(msgspec.Struct):
+    """The best label of an input, and a score for every label in the model's order."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class PairScore(msgspec.Struct):
+    """The score of a pair."""
+
+    index: int
+    object: str
+    score: float
+
+
+class VllmUsage(msgspec.Struct):
+    """vLLM's: an encoder writes no tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+    prompt_tokens_details: None = None
+
+
+class ProbabilitiesList(msgspec.Struct):
+    """The answer of ``/classify``."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    data: list[Probabilities]
+    usage: VllmUsage
+
+
+class PairScoreList(msgspec.Struct):
+    """The answer of ``/score``."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: VllmUsage
+
+
 class Classify(OpenAIRoute):
     """``POST /classify``."""
 
     name = "classify"
+    answers = ProbabilitiesList
     tasks = (Task.CLASSIFY, Task.RERANK)
     _decoder = msgspec.json.Decoder(ClassifyRequest)
 
@@ -59,24 +108,18 @@ class Classify(OpenAIRoute):
             scores = scores_of(scores, self.checkpoint.problem_type)
         labels = self.checkpoint.labels
         best = scores.argmax(axis=1).tolist()
-        return self.listed(
-            asking,
-            "classify",
-            [
-                {"index": i, "label": labels[one], "probs": row, "num_classes": len(labels)}
-                for i, (one, row) in enumerate(zip(best, scores.tolist(), strict=True))
-            ],
-        )
-
-    def listed(self, asking: Asking, kind: str, data: list[dict[str, Any]]) -> bytes:
-        """The frame of vLLM's lists."""
-        return _listed(self.service.name, asking, kind, data)
+        data = [
+            Probabilities(i, labels[one], row, len(labels))
+            for i, (one, row) in enumerate(zip(best, scores.tolist(), strict=True))
+        ]
+        return encode_json(ProbabilitiesList(**_frame(self.service.name, asking), data=data))
 
 
 class Score(OpenAIRoute, RerankingRoute):
     """``POST /score``."""
 
     name = "score"
+    answers = PairScoreList
     _decoder = msgspec.json.Decoder(ScoreRequest)
 
     async def answer(self, asking: Asking) -> bytes:
@@ -93,26 +136,18 @@ class Score(OpenAIRoute, RerankingRoute):
                 f"`text_1` has {len(first)} texts and `text_2` {len(second)}: send one, or as many"
             )
         scores = await self.pair_scores(asking, list(zip(first, second, strict=True)))
-        data = [
-            {"index": i, "object": "score", "score": score}
-            for i, score in enumerate(scores.tolist())
-        ]
-        return _listed(self.service.name, asking, "score", data)
+        data = [PairScore(i, "score", score) for i, score in enumerate(scores.tolist())]
+        return encode_json(PairScoreList(**_frame(self.service.name, asking, "score"), data=data))
 
 
-def _listed(model: str, asking: Asking, kind: str, data: list[dict[str, Any]]) -> bytes:
+def _frame(model: str, asking: Asking, kind: str = "classify") -> dict[str, Any]:
+    """What stands around vLLM's lists."""
     assert asking.pending is not None
-    usage = usage_of(asking.pending.tokens) | {
-        "completion_tokens": 0,
-        "prompt_tokens_details": None,
+    tokens = asking.pending.tokens
+    return {
+        "id": f"{kind}-{uuid.uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": model,
+        "usage": VllmUsage(tokens, tokens),
     }
-    return encode_json(
-        {
-            "id": f"{kind}-{uuid.uuid4().hex}",
-            "object": "list",
-            "created": int(time.time()),
-            "model": model,
-            "data": data,
-            "usage": usage,
-        }
-    )

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
-from packhorse.server.routes.openai import usage_of
-from packhorse.server.schemas import texts_or_ids
+from packhorse.server.schemas import Score, Usage, texts_or_ids
 from packhorse.tasks import Task
 from packhorse.zero_shot import TEMPLATE, entailment, hypotheses, label_scores
 
@@ -31,11 +30,22 @@ class ZeroShotRequest(msgspec.Struct):
     model: str | None = None
 
 
+class ZeroShotAnswer(msgspec.Struct):
+    """For each text the labels with their scores, best first; ``truncated`` counts what was cut."""
+
+    object: str
+    model: str
+    data: list[list[Score]]
+    truncated: int
+    usage: Usage
+
+
 class ZeroShot(ModelRoute):
     """The route."""
 
     name = "zero_shot"
     tasks = (Task.CLASSIFY,)
+    answers = ZeroShotAnswer
     _decoder = msgspec.json.Decoder(ZeroShotRequest)
 
     async def answer(self, asking: Asking) -> bytes:
@@ -55,14 +65,14 @@ class ZeroShot(ModelRoute):
         order = np.argsort(-scores, axis=1, kind="stable").tolist()
         assert asking.pending is not None
         return encode_json(
-            {
-                "object": "list",
-                "model": self.service.name,
-                "data": [
-                    [{"label": request.labels[i], "score": float(row[i])} for i in best]
+            ZeroShotAnswer(
+                object="list",
+                model=self.service.name,
+                data=[
+                    [Score(float(row[i]), request.labels[i]) for i in best]
                     for best, row in zip(order, scores, strict=True)
                 ],
-                "truncated": asking.pending.truncated,
-                "usage": usage_of(asking.pending.tokens),
-            }
+                truncated=asking.pending.truncated,
+                usage=Usage.of(asking.pending.tokens),
+            )
         )
