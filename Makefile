@@ -13,7 +13,7 @@ serve: $(VENV)/.serve
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-full: $(VENV)/.test
+test-full: $(VENV)/.conformance
 	$(BIN)/pytest -m "long or not long" --timeout 900 --results test-results/full.json
 
 check: $(VENV)/.check
@@ -42,6 +42,10 @@ $(VENV)/.serve: pyproject.toml
 
 $(VENV)/.test: $(VENV)/.serve
 	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+$(VENV)/.conformance: $(VENV)/.test
+	$(BIN)/pip install --quiet --editable '.[test,conformance]'
 	touch $@
 
 $(VENV)/.check: $(VENV)/.test

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,8 @@ def opened(
     context.close()
     assert [error for error in errors if not any(each in error for each in spoils)] == []
     assert asked
-    assert all(each.startswith((url, "data:")) for each in asked), asked
+    own = url.removesuffix("/docs")
+    assert all(each.startswith((own, "data:")) for each in asked), asked
 
 
 def best(page: Page) -> str:
@@ -307,3 +309,13 @@ def test_every_task_has_its_box(browser: Browser, tmp_path: Path, task: str) -> 
             numbers = [float(value.rstrip("%")) for value in values]
             assert len(numbers) == (3 if task == "rerank" else 2)
             assert numbers == sorted(numbers, reverse=True)
+
+
+@pytest.mark.skipif(find_spec("flask_swagger_ui") is None, reason="needs the extra swagger")
+def test_swagger_ui_shows_every_route_and_asks_nobody_else(browser: Browser, demo: Service) -> None:
+    with opened(browser, demo.url + "/docs", spoils=()) as page:
+        page.wait_for_selector(".opblock")
+        shown = {path.strip() for path in page.locator(".opblock-summary-path").all_inner_texts()}
+        assert {path.replace("\u200b", "") for path in shown} >= {"/predict", "/v1/embeddings"}
+        page.click("#operations-default-get_health_live, .opblock-get >> nth=0")
+        page.wait_for_selector(".opblock-body")

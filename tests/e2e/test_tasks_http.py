@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -204,30 +203,6 @@ def test_the_models_own_route_at_the_root_needs_a_key_like_any(tmp_path: Path) -
         for path in ("/", "/invocations"):
             assert post(service, path, {"inputs": "a"}, headers=given).json() == vector
         assert service.get("/").status_code == 200
-
-
-@pytest.mark.case(105)
-def test_the_openai_package_embeds(embedder: Service) -> None:
-    if find_spec("openai") is None:
-        pytest.skip("openai is not installed")
-    import openai
-
-    client = openai.OpenAI(base_url=embedder.url + "/v1", api_key="none", max_retries=0)
-    vectors = client.embeddings.create(model="m", input=TEXTS).data  # base64 on the wire
-    plain = client.embeddings.create(model="m", input=TEXTS, encoding_format="float").data
-    assert close([one.embedding for one in vectors], [one.embedding for one in plain])
-    assert client.models.list().data[0].object == "model"
-    with pytest.raises(openai.BadRequestError, match="`dimensions` is 99"):
-        client.embeddings.create(model="m", input="a", dimensions=99)
-
-
-def test_the_hubs_client_embeds(embedder: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import InferenceClient, constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # it is asked for nothing but this
-    client = InferenceClient(base_url=embedder.url)
-    got = client.feature_extraction(TEXTS[0])
-    assert got.shape == (1, 32)
 
 
 @pytest.mark.case(53, 113)

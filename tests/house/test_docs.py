@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cli_page
 import pytest
 
 from packhorse import cli, metrics
@@ -45,7 +46,7 @@ TRANSLATED = [
             *("library", "server", "security", "metrics", "command-line", "benchmarks"),
             *("exactness", "tasks", "tuning-lab"),
             *("index", "quick-start", "concepts", "tuning", "deployment", "moving-from-tei"),
-            *("errors", "adding-a-family"),
+            *("errors", "adding-a-family", "cli"),
         )
     ),
 ]
@@ -470,6 +471,12 @@ def test_the_errors_are_those_of_the_code() -> None:
     assert all(row[-1] for row in rows + chinese)  # what to do is written by hand
 
 
+@pytest.mark.parametrize("name", cli_page.PAGES)
+def test_the_commands_and_flags_are_those_of_the_parsers(name: str) -> None:
+    written = (ROOT / name).read_text(encoding="utf-8")
+    assert written == cli_page.page(cli_page.PAGES[name]), "python tests/house/test_docs.py"
+
+
 def test_the_site_has_every_page() -> None:
     named = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
@@ -529,6 +536,8 @@ def write_generated() -> None:
     errors = [(*row, advice.get(row[2], "")) for row in error_rows()]
     lines = [*table.splitlines()[:2], *("| " + " | ".join(row) + " |" for row in errors)]
     page.write_text(before + ERRORS + "\n".join(lines) + "\n\n" + rest, encoding="utf-8")
+    for name, words in cli_page.PAGES.items():
+        (ROOT / name).write_text(cli_page.page(words), encoding="utf-8")
     for each in PAGES:
         text = each.read_text(encoding="utf-8")
         filled = FIGURE.sub(lambda m: m[1] + figure(m[2], m[3], m[4]) + m[6], text)

@@ -29,9 +29,10 @@ from packhorse.server.routes.info import info
 from packhorse.server.routes.metrics import metrics
 from packhorse.server.routes.openai import models
 from packhorse.server.routes.openapi import openapi
+from packhorse.server.routes.own_task import OwnTask
 from packhorse.server.routes.root import root
 from packhorse.server.routes.stats import stats
-from packhorse.server.routes.table import OWN_PATHS, PATHS, model_routes
+from packhorse.server.routes.table import OWN_PATHS, PATHS, PIPELINES, model_routes
 from packhorse.server.schemas import error_body, error_text
 from packhorse.server.service import Service
 
@@ -69,7 +70,13 @@ class App:
         self._hot: dict[str, ASGIApp] = {**model_routes(service)}
         # What text-embeddings-inference does at its root: the model's own task.
         own = OWN_PATHS.get(service.checkpoint.task, "/predict")
-        self._hot["/"] = self._hot["/invocations"] = self._hot[own]
+        pipeline = PIPELINES.get(service.checkpoint.task)
+        if pipeline is not None:
+            limit = service.config.server.payload_limit
+            self._hot["/"] = OwnTask(self._hot[own], pipeline(service), limit)
+        else:
+            self._hot["/"] = self._hot[own]
+        self._hot["/invocations"] = self._hot["/"]
         cold = Starlette(
             routes=[
                 # Another method than POST: Starlette says which are allowed.

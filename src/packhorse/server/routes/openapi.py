@@ -16,7 +16,7 @@ from packhorse.server.routes.examples import EXAMPLES
 from packhorse.server.routes.info import Info
 from packhorse.server.routes.openai import ModelList, OpenAIErrorBody, OpenAIRoute
 from packhorse.server.routes.stats import Stats
-from packhorse.server.routes.table import OWN_PATHS, PATHS
+from packhorse.server.routes.table import OWN_PATHS, PATHS, PIPELINES
 from packhorse.server.schemas import ErrorBody
 from packhorse.server.service import Service
 from packhorse.tasks import Task
@@ -71,11 +71,13 @@ def document(task: Task = Task.CLASSIFY) -> dict[str, Any]:
     routes = dict(PATHS)
     own = OWN_PATHS.get(task, "/predict")
     routes |= {"/": routes[own], "/invocations": routes[own]}
+    pipeline = PIPELINES.get(task)
+    all_routes = [*routes.values(), *([] if pipeline is None else [pipeline])]
     kinds = list(
         dict.fromkeys(
             [
-                *(kind for route in routes.values() for kind in (body_of(route), error_of(route))),
-                *(route.answers for route in routes.values()),
+                *(kind for route in all_routes for kind in (body_of(route), error_of(route))),
+                *(route.answers for route in all_routes),
                 *(kind for shown in SHOWN.values() for kind in shown.answers.values()),
                 ErrorBody,
             ]
@@ -86,7 +88,8 @@ def document(task: Task = Task.CLASSIFY) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, route in routes.items():
         example = EXAMPLES.get(path) or EXAMPLES[own]
-        paths[path] = {"post": _asking(route, references, example)}
+        other = pipeline if path in ("/", "/invocations") else None
+        paths[path] = {"post": _asking(route, other, references, example)}
     for path, shown in SHOWN.items():
         paths.setdefault(path, {})["get"] = _showing(shown, references)
     return {
@@ -121,9 +124,17 @@ def summary_of(kind: type[ModelRoute]) -> str:
 
 
 def _asking(
-    route: type[ModelRoute], references: dict[Any, Any], example: dict[str, Any]
+    route: type[ModelRoute],
+    other: type[ModelRoute] | None,
+    references: dict[Any, Any],
+    example: dict[str, Any],
 ) -> dict[str, Any]:
-    body = {"schema": references[body_of(route)], "example": example}
+    """``other`` is a second route that bodies of another shape go to."""
+    read, answers = references[body_of(route)], references[route.answers]
+    if other is not None:
+        read = {"anyOf": [read, references[body_of(other)]]}
+        answers = {"anyOf": [answers, references[other.answers]]}
+    body = {"schema": read, "example": example}
     plain, error = references[ErrorBody], references[error_of(route)]
     # What is refused before the route is looked at has one shape everywhere.
     fails = {"401": plain, "403": plain, "4XX": error, "5XX": error}
@@ -133,7 +144,7 @@ def _asking(
         "summary": summary_of(route),
         "requestBody": {"required": True, "content": {JSON: body}},
         "responses": {
-            "200": _response("The answer.", {JSON: references[route.answers]}),
+            "200": _response("The answer.", {JSON: answers}),
             **{status: _response(_MEANS[status], {JSON: kind}) for status, kind in fails.items()},
         },
     }

@@ -17,7 +17,6 @@ from packhorse.server.service import Service
 from packhorse.tasks import Task
 from packhorse.tokenizing.windows import Windows
 
-
 PREDICTIONS = list[Score | list[Score]]
 """The answer to one input: its labels, best first; to a batch: such a list for each."""
 

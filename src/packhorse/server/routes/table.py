@@ -5,6 +5,7 @@ from __future__ import annotations
 from packhorse.server.model_route import ModelRoute
 from packhorse.server.routes.embed import Embed, EmbedAll, EmbedSparse, Similarity
 from packhorse.server.routes.openai import Embeddings
+from packhorse.server.routes.pipelines import ClassifyPipeline, TokenClassifyPipeline
 from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.rerank import Rerank, RerankDocuments
 from packhorse.server.routes.token_classify import TokenClassify
@@ -44,6 +45,15 @@ OWN_PATHS = {
     Task.TOKEN_CLASSIFY: "/v1/token_classify",
 }
 """What POST / and /invocations are for a model's task; for others /predict."""
+
+
+PIPELINES: dict[Task, type[ModelRoute]] = {
+    Task.CLASSIFY: ClassifyPipeline,
+    Task.RERANK: ClassifyPipeline,
+    Task.TOKEN_CLASSIFY: TokenClassifyPipeline,
+    Task.EMBED: Similarity,
+}
+"""What the same paths are for a body with ``parameters``, as the hub's clients send it."""
 
 
 def model_routes(service: Service) -> dict[str, ModelRoute]:

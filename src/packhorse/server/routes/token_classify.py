@@ -60,6 +60,22 @@ class TokenClassify(ModelRoute):
         """For each text its entities in order; ``truncated`` says how many were cut."""
         request = self.read(self._decoder, asking)
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        found = await self.entities(asking, texts, request)
+        assert asking.pending is not None
+        return encode_json(
+            TokenClassifyAnswer(
+                object="list",
+                model=self.service.name,
+                data=found,
+                truncated=asking.pending.truncated,
+                usage=Usage.of(asking.pending.tokens),
+            )
+        )
+
+    async def entities(
+        self, asking: Asking, texts: list[str], request: TokenClassifyRequest
+    ) -> list[list[Entity]]:
+        """For each text its entities in order. Raises ValidationError."""
         aggregation = request.aggregation_strategy
         assert aggregation in AGGREGATIONS
         if request.stride is not None and aggregation == "none":
@@ -77,7 +93,7 @@ class TokenClassify(ModelRoute):
             return read[0].sequences
 
         answer = await self.compute(asking, texts, characters_of(texts), encode=encode)
-        found = entities_in(
+        return entities_in(
             read[0],
             texts,
             softmax(answer.values),
@@ -85,14 +101,4 @@ class TokenClassify(ModelRoute):
             self._vocabulary,
             aggregation,
             request.ignore_labels,
-        )
-        assert asking.pending is not None
-        return encode_json(
-            TokenClassifyAnswer(
-                object="list",
-                model=self.service.name,
-                data=found,
-                truncated=asking.pending.truncated,
-                usage=Usage.of(asking.pending.tokens),
-            )
         )

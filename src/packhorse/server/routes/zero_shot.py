@@ -51,10 +51,26 @@ class ZeroShot(ModelRoute):
     async def answer(self, asking: Asking) -> bytes:
         """For each text the labels with their scores, best first."""
         request = self.read(self._decoder, asking)
+        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        data = await self.ranked(asking, texts, request)
+        assert asking.pending is not None
+        return encode_json(
+            ZeroShotAnswer(
+                object="list",
+                model=self.service.name,
+                data=data,
+                truncated=asking.pending.truncated,
+                usage=Usage.of(asking.pending.tokens),
+            )
+        )
+
+    async def ranked(
+        self, asking: Asking, texts: list[str], request: ZeroShotRequest
+    ) -> list[list[Score]]:
+        """For each text the request's labels with their scores, best first."""
         own = self.checkpoint.labels
         entailment(own)
         sentences = hypotheses(request.labels, request.hypothesis_template)
-        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
         self.check_room(len(texts) * len(sentences))  # before there are so many
         pairs = [(text, sentence) for text in texts for sentence in sentences]
         truncate = self.auto_truncate if request.truncate is None else request.truncate
@@ -63,16 +79,7 @@ class ZeroShot(ModelRoute):
         logits = answer.values.reshape(len(texts), len(sentences), len(own))
         scores = label_scores(logits, own, request.multi_label)
         order = np.argsort(-scores, axis=1, kind="stable").tolist()
-        assert asking.pending is not None
-        return encode_json(
-            ZeroShotAnswer(
-                object="list",
-                model=self.service.name,
-                data=[
-                    [Score(float(row[i]), request.labels[i]) for i in best]
-                    for best, row in zip(order, scores, strict=True)
-                ],
-                truncated=asking.pending.truncated,
-                usage=Usage.of(asking.pending.tokens),
-            )
-        )
+        return [
+            [Score(float(row[i]), request.labels[i]) for i in best]
+            for best, row in zip(order, scores, strict=True)
+        ]

@@ -1,0 +1,148 @@
+"""POST / for the hub's clients: ``parameters`` in a body ask for the shapes of pipelines.
+
+``huggingface_hub.InferenceClient`` sends these to an address of its user's, and so do the hub's
+endpoints. A body without them is one of text-embeddings-inference's, as before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from packhorse.entities import Aggregation, Entity
+from packhorse.errors import ValidationError
+from packhorse.postprocess import scores_of, sigmoid, softmax
+from packhorse.request import Float32Array
+from packhorse.server.model_route import Asking, characters_of, encode_json
+from packhorse.server.routes.token_classify import TokenClassify, TokenClassifyRequest
+from packhorse.server.routes.zero_shot import ZeroShot, ZeroShotRequest
+from packhorse.server.schemas import Score, texts_or_ids
+from packhorse.tasks import Task
+from packhorse.zero_shot import TEMPLATE
+
+
+class ClassifyParameters(msgspec.Struct):
+    """Of the pipelines for text classification and, with ``candidate_labels``, for zero-shot.
+
+    top_k              how many labels, best first; null for all
+    function_to_apply  to the logits; null for what the checkpoint says
+    """
+
+    top_k: int | None = None
+    function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
+    candidate_labels: list[str] | None = None
+    hypothesis_template: str | None = None
+    multi_label: bool | None = None
+
+
+class ClassifyPipelineRequest(msgspec.Struct):
+    """``POST /`` of a classifier, in the pipelines' words."""
+
+    inputs: str | list[str]
+    parameters: ClassifyParameters
+
+
+class TokenClassifyParameters(msgspec.Struct):
+    """Of the pipeline for token classification."""
+
+    aggregation_strategy: Aggregation | None = None
+    ignore_labels: list[str] | None = None
+    stride: int | None = None
+
+
+class TokenClassifyPipelineRequest(msgspec.Struct):
+    """``POST /`` of a token classifier, in the pipelines' words."""
+
+    inputs: str | list[str]
+    parameters: TokenClassifyParameters
+
+
+class PipelineEntity(msgspec.Struct, omit_defaults=True):
+    """``entity_group`` where tokens are aggregated, else ``entity`` and ``index``."""
+
+    score: float
+    word: str
+    start: int
+    end: int
+    entity: str | None = None
+    entity_group: str | None = None
+    index: int | None = None
+
+
+class ClassifyPipeline(ZeroShot):
+    """The route of classifiers."""
+
+    name = "invocations"
+    tasks = (Task.CLASSIFY, Task.RERANK)
+    answers = list[Score | list[Score]]
+    _decoder = msgspec.json.Decoder(ClassifyPipelineRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """For each text its labels with scores, best first; of one text with labels of its own
+        only these."""
+        request = self.read(self._decoder, asking)
+        given = request.parameters
+        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        if given.candidate_labels is not None:
+            rows = await self.ranked(
+                asking,
+                texts,
+                ZeroShotRequest(
+                    inputs=texts,
+                    labels=given.candidate_labels,
+                    hypothesis_template=given.hypothesis_template or TEMPLATE,
+                    multi_label=bool(given.multi_label),
+                ),
+            )
+            return encode_json(rows[0] if isinstance(request.inputs, str) else rows)
+        if given.top_k is not None and given.top_k < 1:
+            raise ValidationError(f"`top_k` is {given.top_k}; send a number of at least 1")
+        answer = await self.compute(asking, texts, characters_of(texts))
+        scores = self._scores(answer.values, given.function_to_apply)
+        labels = self.checkpoint.labels
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : given.top_k].tolist()
+        return encode_json(
+            [
+                [Score(float(row[i]), labels[i]) for i in best]
+                for best, row in zip(order, scores, strict=True)
+            ]
+        )
+
+    def _scores(self, logits: Float32Array, function: str | None) -> Float32Array:
+        if function is None:
+            return scores_of(logits, self.checkpoint.problem_type)
+        return {"sigmoid": sigmoid, "softmax": softmax}.get(function, lambda same: same)(logits)
+
+
+class TokenClassifyPipeline(TokenClassify):
+    """The route of token classifiers."""
+
+    name = "invocations"
+    answers = list[PipelineEntity | list[PipelineEntity]]
+    _decoder = msgspec.json.Decoder(TokenClassifyPipelineRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """The entities of a text in order; of several texts a list of them each."""
+        request = self.read(self._decoder, asking)
+        given = request.parameters
+        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        strategy = given.aggregation_strategy or "simple"
+        asked = TokenClassifyRequest(
+            inputs=texts, aggregation_strategy=strategy, stride=given.stride
+        )
+        if given.ignore_labels is not None:
+            asked.ignore_labels = given.ignore_labels
+        found = await self.entities(asking, texts, asked)
+        rows = [[_shown(one, strategy == "none") for one in row] for row in found]
+        return encode_json(rows[0] if isinstance(request.inputs, str) else rows)
+
+
+def _shown(entity: Entity, is_token: bool) -> PipelineEntity:
+    named: dict[str, Any] = (
+        {"entity": entity.label, "index": entity.index}
+        if is_token
+        else {"entity_group": entity.label}
+    )
+    return PipelineEntity(entity.score, entity.word, entity.start, entity.end, **named)
