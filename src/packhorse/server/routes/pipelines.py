@@ -113,7 +113,9 @@ class ClassifyPipeline(ZeroShot):
     def _scores(self, logits: Float32Array, function: str | None) -> Float32Array:
         if function is None:
             return scores_of(logits, self.checkpoint.problem_type)
-        return {"sigmoid": sigmoid, "softmax": softmax}.get(function, lambda same: same)(logits)
+        if function == "none":
+            return logits
+        return sigmoid(logits) if function == "sigmoid" else softmax(logits)
 
 
 class TokenClassifyPipeline(TokenClassify):
@@ -128,7 +130,7 @@ class TokenClassifyPipeline(TokenClassify):
         request = self.read(self._decoder, asking)
         given = request.parameters
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
-        strategy = given.aggregation_strategy or "simple"
+        strategy: Aggregation = given.aggregation_strategy or "simple"
         asked = TokenClassifyRequest(
             inputs=texts, aggregation_strategy=strategy, stride=given.stride
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -44,7 +45,7 @@ class ZeroShot(ModelRoute):
     """The route."""
 
     name = "zero_shot"
-    tasks = (Task.CLASSIFY,)
+    tasks: ClassVar[tuple[Task, ...]] = (Task.CLASSIFY,)
     answers = ZeroShotAnswer
     _decoder = msgspec.json.Decoder(ZeroShotRequest)
 
