@@ -56,6 +56,11 @@ COMMANDS = (
     ),
     Command("embed", "embed every row of a file", "packhorse.tools.file_verbs.embed"),
     Command(
+        "embed-sparse",
+        "embed every row of a file sparsely",
+        "packhorse.tools.file_verbs.embed_sparse",
+    ),
+    Command(
         "rerank",
         "score the document of every row of a file for a query",
         "packhorse.tools.file_verbs.rerank",

@@ -53,6 +53,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "classify": tiny_checkpoints.shared(num_labels=3),
         "token-classify": tiny_checkpoints.shared(head="ForTokenClassification", num_labels=5),
         "embed": embedder,
+        "embed-sparse": tiny_checkpoints.shared(head="ForMaskedLM", num_labels=None),
         "similarity": embedder,
         "rerank": tiny_checkpoints.shared(num_labels=1),
         "zero-shot": inference_model(root / "inference"),
@@ -109,6 +110,30 @@ def test_embed_is_the_librarys(run: Run, source: Path, folders: dict[str, Path])
     assert close([row["e"] for row in rows], few)
     rows = checked(run, source, folder, "embed", "--output-type", "ubinary", "--prefix", "x_")
     assert np.array_equal([row["x_embedding"] for row in rows], bits)
+
+
+def test_embed_sparse_is_the_librarys(run: Run, source: Path, folders: dict[str, Path]) -> None:
+    folder = folders["embed-sparse"]
+    with Encoder(folder, device="cpu", dtype="float32", task="embed_sparse") as library:
+        plain, prompted = library.embed_sparse(TEXTS), library.embed_sparse(TEXTS, prompt="find ")
+    for flags, expected in (((), plain), (("--prompt", "find "), prompted)):
+        rows = checked(run, source, folder, "embed-sparse", "--pooling", "splade", *flags)
+        for row, vector in zip(rows, expected, strict=True):
+            assert [each["index"] for each in row["embedding"]] == vector.indices.tolist()
+            assert close([each["value"] for each in row["embedding"]], vector.values)
+    parquet = source.with_name("sparse.parquet")
+    table = source.with_name("in.csv")
+    table.write_text("text\na good film\nbad\n")
+    outcome = run(
+        "embed-sparse", table, "-o", parquet, "--model-id", folder, "--task", "embed_sparse"
+    )
+    assert outcome.code == 0, outcome.err
+    reader = pytest.importorskip("pyarrow.parquet")
+    first = reader.read_table(parquet).column("embedding").to_pylist()[0]
+    assert [each["index"] for each in first] == plain[0].indices.tolist()
+    refused = run("embed-sparse", table, "-o", "-", "--model-id", folders["embed"])
+    assert refused.code != 0
+    assert "embeds texts; load one that embeds texts sparsely" in refused.err
 
 
 def test_similarity_is_the_librarys(run: Run, source: Path, folders: dict[str, Path]) -> None:

@@ -20,8 +20,13 @@ from packhorse.engine import sparse_output
 from packhorse.engine.sparse_output import sparse_rows
 from packhorse.errors import CheckpointError, NonFiniteOutputError, TaskError
 from packhorse.families import FAMILIES
+from packhorse.kernels import select
 from packhorse.models import masked_lm
+from packhorse.models.backend import Layout
+from packhorse.models.kernel_backend import KernelBackend
+from packhorse.models.load import load_encoder
 from packhorse.tasks import Task
+from packhorse.tokenizing.tokenizer import Tokenizer
 from tests import tiny_checkpoints
 from tests.models.test_families import VARIANTS
 from tests.models.test_fidelity import RELATIVE, texts
@@ -256,3 +261,29 @@ def test_the_asynchronous_encoder_gives_the_same() -> None:
     (vector,) = asyncio.run(values())
     (row,) = dense_weights(folder, ["a good film"])
     assert np.array_equal(row[vector.indices], vector.values)
+
+
+def test_a_graphs_rows_are_filled_whatever_is_behind_the_batch() -> None:
+    """As a captured graph calls it: more tokens and sequences than there are, and a buffer."""
+    folder = tiny_checkpoints.shared("bert", head="ForMaskedLM", num_labels=None)
+    checkpoint = load_checkpoint(folder, pooling="splade")
+    kernels = select("cpu")
+    device = torch.device("cpu")
+    model = load_encoder(checkpoint, KernelBackend(kernels), device, torch.float32)
+    sequences = Tokenizer.load(checkpoint).encode(INPUTS)
+    ids = np.concatenate([sequences.input_ids, np.zeros(9, np.int32)])
+    bounds = np.concatenate([sequences.cu_seqlens, np.full(5, sequences.num_tokens, np.int32)])
+    cu_seqlens = torch.from_numpy(bounds)
+    count = torch.tensor([len(sequences)], dtype=torch.int32)
+    segments = torch.from_numpy(np.diff(bounds))
+    positions, starts, ends, types = kernels.expand(
+        cu_seqlens, count, len(ids), segment_starts=segments
+    )
+    layout = Layout(positions, types, cu_seqlens, starts, ends)
+    out = torch.full((len(INPUTS) + 5, checkpoint.width), 7.0)
+    with torch.inference_mode():
+        hidden, key_value = model.trunk(torch.from_numpy(ids), layout)
+        assert model.tail(hidden, key_value, layout, out=out) is out
+    expected = expected_weights(folder, INPUTS)
+    assert (out[: len(INPUTS)] - expected).abs().max() < RELATIVE * expected.max()
+    assert not out[len(INPUTS) :].any()

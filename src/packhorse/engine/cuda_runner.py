@@ -173,7 +173,7 @@ class CudaRunner:
                 self.max_tokens,
                 max_sequences,
                 self.width,
-                self.max_tokens if self._per_token else 0 if self._is_sparse else max_sequences,
+                self.max_tokens if self._per_token else 1 if self._is_sparse else max_sequences,
             )
             for _ in range(self.max_in_flight)
         )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from packhorse.entities import Entity
 from packhorse.request import Float32Array
+from packhorse.vectors import SparseVector
 
 _JSON_MARKS = '[]{}":, '
 """Some of what stands around values in JSON; a tab or a line feed never does."""
@@ -127,6 +128,24 @@ class VectorColumn(AddedColumn):
     def arrow_array(self, arrow: Any, values: NDArray[Any]) -> Any:
         flat = np.ascontiguousarray(values).reshape(-1)
         return arrow.FixedSizeListArray.from_arrays(arrow.array(flat), type=self.arrow_type(arrow))
+
+
+@dataclass(frozen=True, slots=True)
+class SparseVectorColumn(AddedColumn):
+    """The numbers of a vector that are not 0, for each row: N sparse vectors."""
+
+    def json(self, values: Sequence[SparseVector]) -> list[str]:
+        return [msgspec.json.encode(self._pairs(vector)).decode() for vector in values]
+
+    def arrow_type(self, arrow: Any) -> Any:
+        return arrow.list_(arrow.struct([("index", arrow.int32()), ("value", arrow.float32())]))
+
+    def arrow_array(self, arrow: Any, values: Sequence[SparseVector]) -> Any:
+        return arrow.array([self._pairs(vector) for vector in values], self.arrow_type(arrow))
+
+    def _pairs(self, vector: SparseVector) -> list[dict[str, Any]]:
+        numbers = zip(vector.indices.tolist(), shortest(vector.values).tolist(), strict=True)
+        return [{"index": index, "value": value} for index, value in numbers]
 
 
 @dataclass(frozen=True, slots=True)
