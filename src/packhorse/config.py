@@ -94,8 +94,9 @@ class ModelOptions:
     dtype: str = option(
         AUTO,
         "Type of weights and activations. auto: on a GPU the checkpoint's half type, else float16; "
-        "on a CPU bfloat16 where the processor multiplies it natively, else float32.",
-        choices=(AUTO, "float32", "float16", "bfloat16"),
+        "on a CPU bfloat16 where the processor multiplies it natively, else float32. int8, on a "
+        "CPU: dense layers in 8 bits, the rest as with auto.",
+        choices=(AUTO, "float32", "float16", "bfloat16", "int8"),
         tei=True,
     )
     allow_pickle: bool = option(

@@ -34,6 +34,11 @@ class Hardware:
         """Whether the processor multiplies bfloat16 itself (AMX or AVX512-BF16)."""
         return bool(self.cpu_features & {"amx_bf16", "avx512_bf16"})
 
+    @property
+    def native_int8(self) -> bool:
+        """Whether the processor sums products of bytes in 32 bits at once (AMX or VNNI)."""
+        return bool(self.cpu_features & {"amx_int8", "avx512_vnni", "avx_vnni"})
+
 
 @cache
 def detect() -> Hardware:

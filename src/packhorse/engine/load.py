@@ -15,12 +15,14 @@ from packhorse.config import AUTO, Config
 from packhorse.engine.cpu_allocator import keep_freed_memory
 from packhorse.engine.cpu_runner import CpuRunner
 from packhorse.engine.cuda_runner import CudaRunner
+from packhorse.engine.load_int8 import load_in_8_bits
 from packhorse.engine.model_runner import ModelRunner
 from packhorse.errors import DeviceError
 from packhorse.hardware import Hardware, detect
 from packhorse.kernels import select
 from packhorse.models.cpu_backend import CpuBackend
 from packhorse.models.fallback import load_fallback
+from packhorse.models.int8 import can_quantise
 from packhorse.models.kernel_backend import KernelBackend
 from packhorse.models.load import load_encoder
 
@@ -88,6 +90,18 @@ def resolve_dtype(
             )
         if wanted == AUTO:
             wanted = "bfloat16" if hardware.native_bfloat16 else "float32"
+        if wanted == "int8" and not checkpoint.is_packed:
+            raise DeviceError(
+                f"--dtype int8 is for families with a packed path, and "
+                f"{checkpoint.architecture.family} has none: use auto"
+            )
+        if wanted == "int8" and not can_quantise():
+            raise DeviceError(
+                "--dtype int8 needs oneDNN's products of bytes, which this build of PyTorch has "
+                "not: use auto"
+            )
+    elif wanted == "int8":
+        raise DeviceError("--dtype int8 is for CPUs: use float16, bfloat16, float32 or auto")
     elif wanted == AUTO:
         stored = checkpoint.architecture.torch_dtype
         wanted = stored if stored in ("float16", "bfloat16") else "float16"
@@ -106,13 +120,19 @@ def _cpu_runner(config: Config, checkpoint: Checkpoint, dtype: torch.dtype) -> C
     torch.set_num_threads(threads)  # loading converts weights in this thread
     if "allocator" not in off:
         keep_freed_memory()
-    model = load_encoder(
-        checkpoint,
-        CpuBackend(prepack="prepacked-weights" not in off),
-        torch.device("cpu"),
-        dtype,
-        first_token_only="first-token-only" not in off,
-    )
+    prepack, first_token_only = "prepacked-weights" not in off, "first-token-only" not in off
+    if dtype is torch.int8:
+        model = load_in_8_bits(
+            checkpoint, detect(), prepack=prepack, first_token_only=first_token_only
+        )
+    else:
+        model = load_encoder(
+            checkpoint,
+            CpuBackend(prepack=prepack),
+            torch.device("cpu"),
+            dtype,
+            first_token_only=first_token_only,
+        )
     return CpuRunner(
         model,
         checkpoint.architecture,

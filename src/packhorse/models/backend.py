@@ -56,6 +56,11 @@ class Dense:
     weight: Tensor
     bias: Tensor | None
 
+    @property
+    def in_features(self) -> int:
+        """Columns of its input."""
+        return self.weight.shape[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Norm:

@@ -55,10 +55,10 @@ class CpuBackend:
                 summed = summed + F.embedding(layout.token_type_ids, tables.token_type)
         if tables.position is not None:
             summed = summed + F.embedding(layout.position_ids, tables.position)
-        return _placed(_norm(summed, tables.norm), out)
+        return placed(normalised(summed, tables.norm), out)
 
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
-        return _placed(cpu_products.linear(x, layer.weight, layer.bias), out)
+        return placed(cpu_products.linear(x, layer.weight, layer.bias), out)
 
     def dense_residual_norm(
         self,
@@ -69,7 +69,7 @@ class CpuBackend:
         out: Tensor | None = None,
     ) -> Tensor:
         summed = cpu_products.linear_add(x, layer.weight, layer.bias, residual)
-        return _placed(_norm(summed, norm), out)
+        return placed(normalised(summed, norm), out)
 
     def feed_forward(
         self,
@@ -81,7 +81,7 @@ class CpuBackend:
         inner: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        wide = cpu_products.linear_activation(x, mlp_in.weight, mlp_in.bias, activation)
+        wide = self.activated(x, mlp_in, activation)
         return self.dense_residual_norm(wide, mlp_out, x, norm, out=out)
 
     def dense_add_norm(
@@ -93,16 +93,24 @@ class CpuBackend:
         out: Tensor | None = None,
     ) -> Tensor:
         summed = residual.add_(cpu_products.linear(x, layer.weight, layer.bias))
-        return _placed(_norm(summed, norm), out)
+        return placed(normalised(summed, norm), out)
 
     def dense_gated(
         self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
     ) -> Tensor:
-        inner, gate = cpu_products.linear(x, layer.weight, layer.bias).chunk(2, -1)
-        return _placed(ACTIVATIONS[activation](inner).mul_(gate), out)
+        inner, gate = self.gated_projection(x, layer).chunk(2, -1)
+        return placed(ACTIVATIONS[activation](inner).mul_(gate), out)
+
+    def activated(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
+        """activation(x W^T + b): the first half of ``feed_forward``."""
+        return cpu_products.linear_activation(x, layer.weight, layer.bias, activation)
+
+    def gated_projection(self, x: Tensor, layer: Dense) -> Tensor:
+        """x W^T + b: the first half of ``dense_gated``."""
+        return cpu_products.linear(x, layer.weight, layer.bias)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        return _norm(x, norm)
+        return normalised(x, norm)
 
     def rotate(self, x: Tensor, layout: Layout, rotation: Rotation, num_heads: int) -> None:
         reference.rotate(x, layout.position_ids, rotation.cos, rotation.sin, num_heads)
@@ -161,7 +169,7 @@ class CpuBackend:
         out: Tensor | None = None,
     ) -> Tensor:
         y = F.linear(x.float(), weight, bias)
-        return _placed(y if activation is None else ACTIVATIONS[activation](y), out)
+        return placed(y if activation is None else ACTIVATIONS[activation](y), out)
 
     def pool(self, hidden_states: Tensor, layout: Layout, mode: str) -> Tensor:
         width = hidden_states.shape[1]
@@ -177,10 +185,10 @@ class CpuBackend:
         return hidden_states[layout.cu_seqlens[:-1].long()]
 
 
-def _norm(x: Tensor, norm: Norm) -> Tensor:
+def normalised(x: Tensor, norm: Norm) -> Tensor:
     """PyTorch's CPU kernel accumulates half types in float32."""
     return F.layer_norm(x, (x.shape[-1],), norm.gamma, norm.beta, norm.eps)
 
 
-def _placed(result: Tensor, out: Tensor | None) -> Tensor:
+def placed(result: Tensor, out: Tensor | None) -> Tensor:
     return result if out is None else out.copy_(result)

@@ -140,7 +140,7 @@ class PackedEncoder:
     @property
     def intermediate_size(self) -> int:
         """F."""
-        return self.layers[0].mlp_out.weight.shape[1]
+        return self.layers[0].mlp_out.in_features
 
     @property
     def scores_a_token(self) -> int:
