@@ -133,7 +133,7 @@ def test_a_boolean_of_the_file(tmp_path: Path) -> None:
         ("max_batch_time", "nan", "expected a number above 0"),
         ("max_batch_time", "inf", "expected a number above 0"),
         ("max_batch_time", "slow", "expected a number above 0"),
-        ("dtype", "int8", "--dtype: 'int8' is not one of auto, float32, float16, bfloat16"),
+        ("dtype", "int4", "--dtype: 'int4' is not one of auto, float32, float16, bfloat16, int8"),
         ("tokenizer", "slow", "is not one of auto, nanotoken, gigatoken, tokenizers"),
         ("log_level", "loud", "is not one of debug, info"),
     ],
@@ -306,7 +306,7 @@ def test_what_is_no_device_is_refused(asked: str) -> None:
             Config(model=ModelOptions(offline="no")),  # type: ignore[arg-type]
             "offline: 'no' is not valid: expected False",
         ),
-        (Config(model=ModelOptions(dtype="int8")), "dtype: 'int8' is not one of auto"),
+        (Config(model=ModelOptions(dtype="int4")), "dtype: 'int4' is not one of auto"),
     ],
 )
 def test_a_wrong_value_that_is_set_in_code_is_refused(config: Config, says: str) -> None:

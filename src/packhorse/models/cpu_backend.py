@@ -191,4 +191,5 @@ def normalised(x: Tensor, norm: Norm) -> Tensor:
 
 
 def placed(result: Tensor, out: Tensor | None) -> Tensor:
+    """The result, or ``out`` with it."""
     return result if out is None else out.copy_(result)
