@@ -50,6 +50,7 @@ def test_over_the_limit_of_bytes_the_limit_is_named(server: Service) -> None:
     assert server.predict("fine").status_code == 200
 
 
+@pytest.mark.long
 def test_listing_the_tokens_of_megabytes_stops_nobody(server: Service) -> None:
     """Lists of so many tokens take seconds to make and to write: in pieces, with room between."""
     longest = 0.0

@@ -43,6 +43,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
+@pytest.mark.long
 def test_many_large_answers_at_once_wait_for_each_other(embedder: Service) -> None:
     """Some 2 MB each, with room for one of them; what one too large asks for is refused."""
     with Encoder(embedder.folder, device="cpu", dtype="float32") as encoder:  # type: ignore[attr-defined]

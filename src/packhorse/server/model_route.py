@@ -106,6 +106,8 @@ class ModelRoute:
         self.checkpoint = service.checkpoint
         self.auto_truncate = server.auto_truncate
         self.answer_limit = server.answer_limit
+        self._admission = service.admission
+        self._dispatcher = service.dispatcher
         self._payload_limit = server.payload_limit
         self._most_inputs = server.max_client_batch_size
         self._default_timeout = server.default_timeout_ms
@@ -138,7 +140,9 @@ class ModelRoute:
                 raise
             finally:
                 if asking.pending is not None:
-                    self.service.dispatcher.release(asking.pending)
+                    self._dispatcher.release(asking.pending)
+                    if exchange is not None:
+                        exchange.wait_for(None)
             head = self._head(asking)
             self._count("200")
             if exchange is None:
@@ -185,13 +189,13 @@ class ModelRoute:
     ) -> Pending:
         """The same, as it came from the engine."""
         self.check_room(len(inputs))
-        estimate = self.service.admission.reserve(len(inputs), characters, asking.terms)
+        estimate = self._admission.reserve(len(inputs), characters, asking.terms)
         pending = self._pending(asking, inputs, characters, estimate)
         pending.truncate = self.auto_truncate if truncate is None else truncate
         pending.direction = DIRECTIONS[direction]
         pending.encode = encode
-        self.service.dispatcher.submit(pending)
-        await self._end_of(pending, asking)
+        self._dispatcher.submit(pending)
+        await pending.future
         return pending
 
     async def worked(
@@ -202,10 +206,10 @@ class ModelRoute:
         Admission is that of what is computed, and raises the same errors.
         """
         self.check_room(len(inputs))
-        self.service.admission.reserve_thread(len(inputs))
+        self._admission.reserve_thread(len(inputs))
         pending = self._pending(asking, inputs, characters, 0)
-        results = self.service.dispatcher.work(pending, work)
-        await self._end_of(pending, asking)
+        results = self._dispatcher.work(pending, work)
+        await pending.future
         return results[0]
 
     def read(self, decoder: msgspec.json.Decoder[Body], asking: Asking) -> Body:
@@ -232,23 +236,16 @@ class ModelRoute:
     def _pending(
         self, asking: Asking, inputs: list[Any], characters: int, estimate: int
     ) -> Pending:
-        """The request that was let in; see ``__call__`` for where it is released."""
+        """The request that was let in, which ends when its client hangs up.
+
+        See ``__call__`` for where it is released.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         pending = Pending(inputs, characters, True, "right", estimate, future, asking.terms)
         asking.pending = pending
+        if asking.exchange is not None:
+            asking.exchange.wait_for(pending)
         return pending
-
-    async def _end_of(self, pending: Pending, asking: Asking) -> None:
-        """Wait for it, or until its client hangs up."""
-        exchange = asking.exchange
-        if exchange is None:
-            await pending.future
-            return
-        exchange.wait_for(pending)
-        try:
-            await pending.future
-        finally:
-            exchange.wait_for(None)
 
     def _count_non_finite(self, pending: Pending | None) -> None:
         if pending is not None:
