@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from packhorse.channel.board import Board
 from packhorse.errors import InternalError, NonFiniteOutputError
@@ -15,6 +16,7 @@ from packhorse.metrics import CACHE_HITS, CACHE_MISSES, DEDUPLICATED, words
 from packhorse.request import Completions, Sequences, bounds_of
 from packhorse.server.pending import Block, Pending
 from packhorse.server.response_cache import ENTRY_BYTES, ResponseCache
+from packhorse.server.scores import ScoreWriter, most_bytes
 from packhorse.server.sharing import Sharing
 from packhorse.server.terms import Terms
 
@@ -230,16 +232,34 @@ def test_errors_are_not_kept() -> None:
 
 
 def test_the_cache_is_bounded_and_drops_what_was_not_used_for_longest() -> None:
-    each = ENTRY_BYTES + 8 + 16 * 4
-    cache = ResponseCache(5 * each)
+    each = ENTRY_BYTES + 8 + 4 + 50  # ids, a number, its text
+    cache = ResponseCache(9 * each, text_bytes=50)
     keys = [(0, (b"%8d" % number, -1, False)) for number in range(20)]
     for number, key in enumerate(keys):
         cache.put(key, block(float(number)), 0)
         cache.put(key, block(float(number)), 0)
         assert cache.get(keys[0]) is not None
-    assert len(cache) == 5
-    assert cache.bytes == 5 * each
-    assert [cache.get(key) is not None for key in keys] == [True] + [False] * 15 + [True] * 4
+    assert len(cache) == 9
+    assert cache.bytes == 9 * each
+    assert [cache.get(key) is not None for key in keys] == [True] + [False] * 11 + [True] * 8
+
+
+def test_an_answer_that_would_push_out_many_is_not_kept() -> None:
+    cache = ResponseCache(9 * ENTRY_BYTES)
+    small, large = (0, (b"small", -1, False)), (0, (b"n" * ENTRY_BYTES, -1, False))
+    cache.put(small, block(1.0), 0)
+    cache.put(large, block(1.0), 0)
+    assert cache.get(small) is not None
+    assert cache.get(large) is None
+    assert cache.bytes == ENTRY_BYTES + 5 + 4
+
+
+@pytest.mark.parametrize("labels", [("POSITIVE", "NEGATIVE"), ('a "long" label of a report ' * 9,)])
+def test_the_text_of_an_answer_is_never_longer_than_is_counted(labels: tuple[str, ...]) -> None:
+    writer = ScoreWriter(labels, "single_label_classification")
+    longest = np.full((1, len(labels)), -np.finfo(np.float32).tiny, np.float32)
+    written = [row for raw in (False, True) for row in writer.written(writer.scores(longest, raw))]
+    assert sum(map(len, written)) <= most_bytes(labels)
 
 
 def test_a_batch_counts_once_in_the_time_of_a_request_that_it_answers() -> None:

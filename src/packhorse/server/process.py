@@ -37,6 +37,7 @@ from packhorse.server.draining import GRACE_SECONDS, until_answered, until_deser
 from packhorse.server.engine_client import EngineClient, EngineLink
 from packhorse.server.observations import Observations, ShadowCounts
 from packhorse.server.response_cache import ResponseCache
+from packhorse.server.scores import most_bytes
 from packhorse.server.service import Service
 from packhorse.server.sharing import Sharing
 from packhorse.server.tls import Tls, tls_of
@@ -148,7 +149,7 @@ class FrontEnd:
                 self._engines,
                 admission,
                 AnswerRoom(AnswerSizes.of_model(checkpoint, config.server.answer_limit)),
-                _sharing(config, board.slots[launch.slot]),
+                _sharing(config, checkpoint, board.slots[launch.slot]),
             ),
             engines=self._engines,
             admission=admission,
@@ -251,14 +252,15 @@ async def _every(seconds: float, action: Callable[[], None]) -> None:
             logger.error("%s failed: %s", action.__name__, logs.describe(error))
 
 
-def _sharing(config: Config, slot: memoryview[float]) -> Sharing | None:
+def _sharing(config: Config, checkpoint: Checkpoint, slot: memoryview[float]) -> Sharing | None:
     """None where every request is computed for itself."""
     server = config.server
     dedup = server.dedup and "dedup" not in config.engine.without
     limit = server.response_cache_mb * 1_000_000 // int(server.front_ends)
     if not dedup and not limit:
         return None
-    return Sharing(slot, dedup, ResponseCache(limit) if limit else None)
+    cache = ResponseCache(limit, most_bytes(checkpoint.labels)) if limit else None
+    return Sharing(slot, dedup, cache)
 
 
 def _tracing_of(launch: Launch, checkpoint: Checkpoint) -> Tracing | None:

@@ -10,17 +10,22 @@ from packhorse.request import Completions
 from packhorse.server.pending import Block, Key
 
 ENTRY_BYTES = 2000
-"""Python's own cost of an entry: a key, an answer's arrays, and the text made of them."""
+"""Python's own cost of an entry: a key, and an answer's arrays."""
 
-TEXT_SHARE = 16
-"""Bytes of JSON for one byte of values, at most: written once, and kept with the answer."""
+LARGEST_SHARE = 8
+"""An answer larger than this part of the limit is not kept: it would push out all others."""
 
 
 class ResponseCache:
-    """The most recently used answers; ``limit`` is in bytes."""
+    """The most recently used answers.
 
-    def __init__(self, limit: int) -> None:
+    limit       bytes of all of them
+    text_bytes  of the JSON that is written once and kept with an answer, at most
+    """
+
+    def __init__(self, limit: int, text_bytes: int = 0) -> None:
         self._limit = limit
+        self._text_bytes = text_bytes
         self._blocks: OrderedDict[tuple[int, Key], Block] = OrderedDict()
         self.bytes = 0
 
@@ -39,11 +44,16 @@ class ResponseCache:
         if key in self._blocks or block.completions.codes[row]:
             return
         kept = Block(_row_of(block.completions, row))
+        size = self._size(key, kept)
+        if size > self._limit // LARGEST_SHARE:
+            return
         self._blocks[key] = kept
-        self.bytes += _size(key, kept)
+        self.bytes += size
         while self.bytes > self._limit:
-            oldest, dropped = self._blocks.popitem(last=False)
-            self.bytes -= _size(oldest, dropped)
+            self.bytes -= self._size(*self._blocks.popitem(last=False))
+
+    def _size(self, key: tuple[int, Key], block: Block) -> int:
+        return ENTRY_BYTES + len(key[1][0]) + block.completions.values.nbytes + self._text_bytes
 
 
 def _row_of(completions: Completions, row: int) -> Completions:
@@ -64,7 +74,3 @@ def _row_of(completions: Completions, row: int) -> Completions:
         inference=0.0,
         row_counts=None if counts is None else counts[row : row + 1].copy(),
     )
-
-
-def _size(key: tuple[int, Key], block: Block) -> int:
-    return ENTRY_BYTES + len(key[1][0]) + TEXT_SHARE * block.completions.values.nbytes

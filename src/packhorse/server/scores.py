@@ -21,6 +21,12 @@ FEW_SCORES = 32
 _encode = msgspec.json.Encoder().encode
 
 
+def most_bytes(labels: tuple[str, ...]) -> int:
+    """Of what a ``ScoreWriter`` writes for one row, of scores and of raw ones: each at most."""
+    longest = len(b'{"score":-1.7976931348623157e+308,"label":},')
+    return 2 * sum(longest + len(_encode(label)) for label in labels)
+
+
 class ScoreWriter:
     """Writes rows of logits for one model's labels."""
 
