@@ -18,6 +18,7 @@ from packhorse.tools.bench.fidelity import measure as measuring
 from packhorse.tools.bench.fidelity.faults import FAULTS
 from packhorse.tools.bench.fidelity.lines import Errors, Fidelity, Line, verdict, worst_of
 from packhorse.tools.bench.fidelity.subjects import PROBLEMS, subjects
+from tests import tiny_checkpoints
 
 ROOT = Path(__file__).parents[2]
 REVIEWS = ROOT / "benchmarks/data/reviews.tsv"
@@ -117,7 +118,7 @@ def test_the_command_measures_writes_and_sees_planted_faults(
 @pytest.mark.parametrize("problem", ["rerank", "token labels", "mean embeddings", "sparse"])
 def test_every_task_is_measured(problem: str, tmp_path: Path) -> None:
     (subject,) = subjects(["bert"], [problem])
-    texts = measuring.some_texts(24, REVIEWS)
+    texts = [f"{text} {number}" for number, text in enumerate(tiny_checkpoints.TEXTS)]
     single, half = measuring._lines(measuring.Bench(texts, tmp_path, "cpu", 1), subject)
     assert (single.task, single.fault) == (subject.problem.task, None)
     assert single.relative is not None
