@@ -89,7 +89,7 @@ def test_ctrl_c_while_the_model_works_and_then_on(
 ) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
     texts = [
-        f"This is text number {i}, and it is {'good' if i % 3 else 'bad'}." for i in range(400)
+        f"This is text number {i}, and it is {'good' if i % 3 else 'bad'}." for i in range(200)
     ]
     source.write_text("\n".join(texts))
     arguments = (source, "-o", out, "--batch", "20")

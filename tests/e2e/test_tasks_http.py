@@ -19,6 +19,9 @@ from tests.e2e.service import Service
 from tests.models.test_sentence import pooling
 from tests.unit.test_rerank import inference_model
 
+KEY = "secret"
+SAYS_KEY = {"authorization": f"Bearer {KEY}"}
+
 TEXTS = ["a good film", "The story was slow, and the sound was bad!", "日本語", ""]
 
 
@@ -38,7 +41,8 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     tiny_checkpoints.add_modules(
         folder, pooling("mean_tokens"), config_sentence_transformers=prompts
     )
-    for service in served(folder):
+    limits = {"answer_limit": 3_000_000, "max_client_batch_size": 100_000}
+    for service in served(folder, api_key=KEY, **limits):
         service.folder = folder  # type: ignore[attr-defined]
         yield service
 
@@ -50,21 +54,19 @@ def test_many_large_answers_at_once_wait_for_each_other(embedder: Service) -> No
         longest = encoder.info["max_input_length"]
     texts = [f"{word} " * longest for word in tiny_checkpoints.WORDS[:32]]
     count = 2_000_000 // (longest * 32 * 4 * len(texts)) + 1
-    settings = {"answer_limit": 3_000_000, "max_client_batch_size": 100_000}
-    for service in served(embedder.folder, **settings):  # type: ignore[attr-defined]
-        body = {"inputs": texts * count}
-        alone = post(service, "/embed_all", body)
-        assert alone.status_code == 200
-        with ThreadPoolExecutor(4) as clients:
-            answers = [clients.submit(post, service, "/embed_all", body) for _ in range(4)]
-            refused = post(service, "/embed_all", {"inputs": texts * (2 * count)})
-            small = post(service, "/embed", {"inputs": texts[:2]})
-        assert refused.status_code == 422
-        assert "--answer-limit" in refused.json()["error"]
-        assert small.status_code == 200
-        assert all(answer.result().content == alone.content for answer in answers)
-        assert "cut off" not in service.log
-        assert service.metric("packhorse_inputs_in_flight") == 0
+    body = {"inputs": texts * count}
+    alone = post(embedder, "/embed_all", body)
+    assert alone.status_code == 200
+    with ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(post, embedder, "/embed_all", body) for _ in range(4)]
+        refused = post(embedder, "/embed_all", {"inputs": texts * (2 * count)})
+        small = post(embedder, "/embed", {"inputs": texts[:2]})
+    assert refused.status_code == 422
+    assert "--answer-limit" in refused.json()["error"]
+    assert small.status_code == 200
+    assert all(answer.result().content == alone.content for answer in answers)
+    assert "cut off" not in embedder.log
+    assert embedder.metric("packhorse_inputs_in_flight") == 0
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,8 @@ def reranker() -> Iterator[Service]:
 
 
 def post(service: Service, path: str, body: Any, **options: Any) -> httpx.Response:
-    return httpx.post(service.url + path, json=body, timeout=60, **options)
+    """With the embedder's key; the other servers want none."""
+    return httpx.post(service.url + path, json=body, timeout=60, **{"headers": SAYS_KEY} | options)
 
 
 def close(got: Any, expected: Any) -> bool:
@@ -114,8 +117,8 @@ def test_an_embedding_server_speaks_teis_and_openais_shapes(embedder: Service) -
     text = packed.json()["data"][0]["embedding"]
     assert len(text) == 4 * -(-32 * 4 // 3)
     assert close(np.frombuffer(base64.b64decode(text), "<f4"), unit[0])
-    assert httpx.get(embedder.url + "/v1/models").json()["data"][0]["task"] == "embed"
-    kind = embedder.get("/info").json()["model_type"]
+    assert embedder.get("/v1/models", headers=SAYS_KEY).json()["data"][0]["task"] == "embed"
+    kind = embedder.get("/info", headers=SAYS_KEY).json()["model_type"]
     assert kind == {"embedding": {"pooling": "mean", "dimensions": 32}}
 
 
@@ -187,23 +190,22 @@ def test_openais_clients_get_its_error_object(embedder: Service, body: Any, stat
 def test_what_is_not_json_is_refused_as_json(embedder: Service, content: bytes) -> None:
     for path in ("/v1/embeddings", "/embed"):
         answer = httpx.post(
-            embedder.url + path, content=content, headers={"content-type": "application/json"}
+            embedder.url + path,
+            content=content,
+            headers={"content-type": "application/json"} | SAYS_KEY,
         )
         assert answer.status_code in ((400,) if path.startswith("/v1") else (400, 422))
         assert answer.headers["content-type"] == "application/json"
         assert "error" in answer.json()
 
 
-def test_the_models_own_route_at_the_root_needs_a_key_like_any(tmp_path: Path) -> None:
-    folder = tiny_checkpoints.make_bert(tmp_path, head="Model", num_labels=None)
-    for service in served(folder, api_key="secret"):
-        for path in ("/", "/invocations", "/embed", "/v1/models"):
-            assert post(service, path, {"inputs": "a"}).status_code in (401, 405)
-        given = {"authorization": "Bearer secret"}
-        vector = post(service, "/embed", {"inputs": "a"}, headers=given).json()
-        for path in ("/", "/invocations"):
-            assert post(service, path, {"inputs": "a"}, headers=given).json() == vector
-        assert service.get("/").status_code == 200
+def test_the_models_own_route_at_the_root_needs_a_key_like_any(embedder: Service) -> None:
+    for path in ("/", "/invocations", "/embed", "/v1/models"):
+        assert post(embedder, path, {"inputs": "a"}, headers={}).status_code in (401, 405)
+    vector = post(embedder, "/embed", {"inputs": "a"}).json()
+    for path in ("/", "/invocations"):
+        assert post(embedder, path, {"inputs": "a"}).json() == vector
+    assert embedder.get("/").status_code == 200
 
 
 @pytest.mark.case(53, 113)
