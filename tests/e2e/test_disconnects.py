@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -34,9 +35,8 @@ def test_during_tokenising(server: Service) -> None:
     server.control()
     launched = server.metric("packhorse_batch_sequences_sum")
     texts = [["every word of this is tokenised " * 80]] * 1500  # 4 MB, in a thread
-    client = hang_up_later(server, json.dumps({"inputs": texts}).encode())
-    until(lambda: in_flight(server, 1500))
-    client.close()
+    with hang_up_later(server, json.dumps({"inputs": texts}).encode()):
+        until(lambda: in_flight(server, 1500))
     until(lambda: nothing_is_left(server))
     assert ask(server, "word").status_code == 200
     time.sleep(0.5)
@@ -47,19 +47,18 @@ def test_during_tokenising(server: Service) -> None:
 def test_in_the_queue_and_during_the_forward_pass(server: Service) -> None:
     server.control(seconds=1.0)
     launched = server.metric("packhorse_batch_sequences_sum")
-    running = hang_up_later(server, b'{"inputs":"runs"}')
-    until(lambda: server.metric("packhorse_batch_sequences_sum") > launched)
-    waiting = [hang_up_later(server, b'{"inputs":[["waits"],["too"]]}') for _ in range(3)]
-    until(lambda: server.metric("packhorse_queued_sequences") == 6)
-    for client in (*waiting, running):
-        client.close()
+    with ExitStack() as clients:
+        clients.enter_context(hang_up_later(server, b'{"inputs":"runs"}'))
+        until(lambda: server.metric("packhorse_batch_sequences_sum") > launched)
+        for _ in range(3):
+            clients.enter_context(hang_up_later(server, b'{"inputs":[["waits"],["too"]]}'))
+        until(lambda: server.metric("packhorse_queued_sequences") == 6)
     until(lambda: nothing_is_left(server))
     server.control()
     assert ask(server, "word").status_code == 200
     assert server.metric("packhorse_batch_sequences_sum") - launched == 2  # what ran, and the word
 
 
-@pytest.mark.long
 @pytest.mark.case(79, 83)
 def test_a_storm_of_clients_that_give_up_leaves_the_server_as_it_was(server: Service) -> None:
     server.control(seconds=0.004)

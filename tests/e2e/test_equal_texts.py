@@ -29,11 +29,10 @@ def test_equal_texts_in_flight_are_computed_once_though_the_first_to_ask_hangs_u
         with ThreadPoolExecutor(6) as clients:
             first = clients.submit(ask, server, "something else")  # keeps the device busy
             until(lambda: in_flight(server, 1))
-            leader = hang_up_later(server, b'{"inputs":"the same text"}')
-            until(lambda: in_flight(server, 2))
-            asked = [clients.submit(ask, server, "the same text") for _ in range(4)]
-            until(lambda: in_flight(server, 6))
-            leader.close()
+            with hang_up_later(server, b'{"inputs":"the same text"}'):
+                until(lambda: in_flight(server, 2))
+                asked = [clients.submit(ask, server, "the same text") for _ in range(4)]
+                until(lambda: in_flight(server, 6))
             until(lambda: not in_flight(server, 6))
             answers = [one.result() for one in (first, *asked)]
         assert [answer.status_code for answer in answers] == [200] * 5

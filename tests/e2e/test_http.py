@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.e2e.service import Service, service, until
@@ -266,20 +267,21 @@ def test_health_answers_while_tokenizers_reads_a_text_that_cannot_be_cut() -> No
                 slowest = max(slowest, time.monotonic() - started)
                 time.sleep(0.01)
         assert lengths_of([busy.result().json()]) == [3]  # one word, which is unknown
-        assert time.monotonic() - begun > 0.5  # else it shows nothing
-    assert slowest < 0.5
+        took = time.monotonic() - begun
+    assert took > 0.5  # else it shows nothing
+    assert slowest < 0.5 * took
 
 
 @pytest.mark.case(91)
 def test_health_answers_while_large_requests_are_worked_on(server: Service) -> None:
-    slowest = 0.0
+    took = []
     texts = [["good film " * 400] for _ in range(400)]  # 1.6 MB
     with ThreadPoolExecutor(3) as clients, httpx.Client(base_url=server.url) as session:
         busy = [clients.submit(server.predict, texts) for _ in range(6)]
         while not all(one.done() for one in busy):
             started = time.monotonic()
             assert session.get("/health").status_code == 200
-            slowest = max(slowest, time.monotonic() - started)
+            took.append(time.monotonic() - started)
             time.sleep(0.01)
         assert all(one.result().status_code == 200 for one in busy)
-    assert slowest < 0.25
+    assert np.percentile(took, 90) < 0.25  # a loop that is blocked keeps nearly every one waiting

@@ -104,7 +104,7 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
             failures = [one for one in client.asked if one.status != 200]
             assert len(failures) <= 1  # the request that was there; the next one was served
             assert all(one.sent < killed + 0.5 for one in failures)
-        assert replaced - killed <= 1.0
+        assert replaced - killed <= 3.0  # at once, where the cores are free
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -51,22 +52,19 @@ def well(server: Service) -> Service:
 def test_a_taken_port_is_found_out_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        made = Service(port=port, model_id="/nowhere/at/all")
-        started = time.monotonic()
-        made.start()
-        assert made.wait() != 0
-        assert time.monotonic() - started < 3
-        assert f"port {port} on 127.0.0.1 is taken" in made.log
-        made.close()
+        with closing(Service(port=port, model_id="/nowhere/at/all")) as made:
+            made.start()
+            assert made.wait() != 0
+            assert f"port {port} on 127.0.0.1 is taken" in made.log
+            assert "/nowhere" not in made.log
 
 
 def test_an_engine_that_cannot_load_ends_the_server_with_its_reason() -> None:
-    made = Service()
-    made.control(load_error="weight 'pooler' is missing")
-    made.start()
-    assert made.wait() == 2
-    assert "packhorse: error: weight 'pooler' is missing" in made.log
-    made.close()
+    with closing(Service()) as made:
+        made.control(load_error="weight 'pooler' is missing")
+        made.start()
+        assert made.wait() == 2
+        assert "packhorse: error: weight 'pooler' is missing" in made.log
 
 
 def test_it_lives_before_it_is_ready_and_at_sigterm_finishes_what_it_has() -> None:
@@ -107,7 +105,7 @@ def test_a_second_signal_ends_at_once() -> None:
             started = time.monotonic()
             server.signal(signal.SIGINT)
             assert server.wait() == 128 + signal.SIGINT
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 5  # what is answered may take 25 s
             # The engine may have been dead long enough for the front end to say so.
             assert asked.exception() is not None or asked.result().status_code == 503
         assert all(map(ended, children))
@@ -121,7 +119,7 @@ def test_sigterm_while_children_start_leaves_nothing() -> None:
             while not made.children():  # at once: the others are being started
                 pass
             made.signal(signal.SIGTERM)
-            assert made.wait(10) == 0
+            assert made.wait() == 0
             assert not made.children()
             assert "Traceback" not in made.log
         finally:
@@ -186,7 +184,7 @@ def test_a_killed_engine_fails_what_it_had_and_is_replaced_twice(well: Service) 
             killed = time.monotonic()
             os.kill(engine, signal.SIGKILL)
             assert [one.result().status_code for one in asked] == [503] * 4
-            assert time.monotonic() - killed < 2
+            assert time.monotonic() - killed < 5  # no client waited for its own limit, 20 s
         well.control()
         until(lambda: all(well.predict("a").status_code == 200 for _ in range(4)))
         assert well.metric('packhorse_restarts_total{child="engine"}') == death
@@ -213,9 +211,8 @@ def test_a_stopped_engine_is_not_ready(well: Service) -> None:
     engine = well.child("engine 0")
     os.kill(engine, signal.SIGSTOP)
     took = until(lambda: status_of(well) == 503)
-    assert took < 5.5
-    time.sleep(0.5)  # until both front ends have looked
-    assert [status_of(well) for _ in range(6)] == [503] * 6
+    assert took < 8  # it is seen after 4 s
+    until(lambda: [status_of(well) for _ in range(6)] == [503] * 6)  # both front ends have looked
     assert [well.predict("a").status_code for _ in range(6)] == [503] * 6
     assert "has not responded" in well.get("/health").json()["error"]
     os.kill(engine, signal.SIGCONT)
@@ -254,13 +251,12 @@ def test_a_crash_loop_ends_the_server() -> None:
 
 
 def test_children_end_with_a_killed_supervisor() -> None:
-    made = Service(front_ends=2).start()
-    children = made.children()
-    assert len(children) == 3
-    made.signal(signal.SIGKILL)
-    made.wait()
-    until(lambda: all(map(ended, children)), 5)
-    made.close()
+    with service(front_ends=2) as made:
+        children = made.children()
+        assert len(children) == 3
+        made.signal(signal.SIGKILL)
+        made.wait()
+        until(lambda: all(map(ended, children)))
 
 
 @pytest.mark.case(103)
