@@ -40,6 +40,9 @@ FEWEST_TOKENS = 512
 MOST_TOKENS = 16384
 """The largest batch that an "auto" budget considers."""
 
+MANY_ROWS = 128
+"""Few rows and many run different kernels: of so many tokens a sequence has those for many."""
+
 WORTHWHILE = 0.98
 """An "auto" budget is the smallest with this share of the best rate: smaller batches wait less."""
 
@@ -357,7 +360,7 @@ class CudaRunner:
         with torch.inference_mode(), torch.cuda.stream(stream):
             model = load()
             counted = _counting_from_first(model, self._architecture.first_position)
-            for tokens in (1, self._architecture.max_positions):  # kernels differ for few rows
+            for tokens in (1, min(MANY_ROWS, self._architecture.max_positions)):
                 header = torch.tensor([1, 0, tokens, tokens], dtype=torch.int32).to(self._device)
                 num_sequences, cu_seqlens, segment_starts = header[:1], header[1:3], header[3:]
                 positions, starts, ends, types = self._kernels.expand(
