@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import tiny_checkpoints
 from tests.fake_encoder import run
 
 ALLOWED = 20_000
@@ -96,3 +100,39 @@ def test_a_quote_that_is_never_closed_costs_little(tmp_path: Path) -> None:
     assert "line 2 skipped: the record is longer than 8,000,000 bytes" in done.stderr
     assert "40,000 rows, 1 skipped" in done.stderr
     assert int(note.read_text()) < 180_000
+
+
+def embed(source: Path, folder: Path) -> int:
+    """Peak memory in KiB of a process that embeds a file with a real model."""
+    script = (
+        "import sys; from packhorse import cli; code = cli.main(sys.argv[1:]); "
+        "from tests.fake_encoder import peak_memory; print(peak_memory()); sys.exit(code)"
+    )
+    out = source.with_suffix(".out.jsonl")
+    command: list[str | Path] = [sys.executable, "-c", script, "embed", source, "-o", out, "-q"]
+    command += ["--batch", "64", "--model-id", folder]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"DEVICE": "cpu", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes().count(b"\n") == source.read_bytes().count(b"\n")
+    return int(done.stdout)
+
+
+@pytest.mark.long
+def test_vectors_of_ten_times_the_rows(tmp_path: Path) -> None:
+    """They are far larger than the texts: 384 numbers for a few words."""
+    folder = tiny_checkpoints.make_bert(
+        tmp_path / "model", head="Model", num_labels=None, hidden_size=384, layers=1
+    )
+    peaks = []
+    for rows in (600, 6000):
+        source = tmp_path / f"{rows}.txt"
+        source.write_text("".join(f"text number {i}\n" for i in range(rows)))
+        peaks.append(embed(source, folder))
+    assert peaks[1] - peaks[0] < 20_000, peaks  # the output grows by 27 MB

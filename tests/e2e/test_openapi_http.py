@@ -110,6 +110,7 @@ def test_what_is_shown_has_the_shape_of_its_class(service: Service) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(330)
 @pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
 def test_schemathesis_finds_nothing(
     service: Service, task: Task, tmp_path: Path, long_seconds: float
@@ -148,6 +149,6 @@ def run_schemathesis(
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=110,
+        timeout=300,
         check=False,
     )
