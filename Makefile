@@ -14,7 +14,7 @@ test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-full: $(VENV)/.conformance
-	$(BIN)/pytest -m "long or not long" --timeout 900 --results test-results/full.json
+	$(BIN)/pytest -m "long or not long" --timeout 900 --session-timeout 14400 --results test-results/full.json
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

@@ -10,16 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before torch: threads of OpenMP that have nothing to do would spin, on cores that other tests,
-# the processes under test among them, have use for.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import pytest
-import torch
 
-if not torch.cuda.is_available():
-    # Before anything imports Triton: its functions are decorated for the interpreter then.
-    os.environ["TRITON_INTERPRET"] = "1"
+# Before torch is imported: threads of OpenMP that have nothing to do would spin, on cores that
+# other tests, the processes under test among them, have use for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts us in the background says so; the programs under test would inherit it.
@@ -28,6 +23,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests never ask the hub, whatever they load; those of the hub's client name a local server.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # xdist's own process runs no test, and its workers wait for it: seconds, for torch
+    if not has_gpu():
+        # Before anything imports Triton: its functions are decorated for the interpreter then.
+        os.environ["TRITON_INTERPRET"] = "1"
+
 
 _reports: list[dict[str, object]] = []
 
@@ -48,12 +58,14 @@ def long_seconds(request: pytest.FixtureRequest) -> float:
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """An engine that a test before had in this process has set all cores, for tiny models."""
+    import torch
+
     torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
@@ -64,8 +76,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         )
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that cannot be imported has failed, too; each worker says so."""
+    found = {"test": report.nodeid, "outcome": "failed", "seconds": 0.0}
+    if report.failed and found not in _reports:
+        _reports.append(found)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Iterator[None]:
     path = session.config.getoption("--results")
     if path is not None and not hasattr(session.config, "workerinput"):  # not in xdist's workers
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +93,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
             "python": platform.python_version(),
+            "exit_status": int(exitstatus),
             "passed": sum(r["outcome"] == "passed" for r in _reports),
             "failed": sum(r["outcome"] == "failed" for r in _reports),
             "skipped": sum(r["outcome"] == "skipped" for r in _reports),
