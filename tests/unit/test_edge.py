@@ -286,7 +286,7 @@ def test_a_failure_is_logged_with_the_id_of_its_request(
     def broken(*_: Any) -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr(Predict, "computed", broken)
+    monkeypatch.setattr(Predict, "submit", broken)
 
     async def main() -> None:
         async with rig() as r:

@@ -172,13 +172,11 @@ class ModelRoute:
         ``encode`` tokenises them, where the tokenizer's own way is not what is wanted.
         Raises the errors of admission, of the tokenizer and of the engine.
         """
-        return answer_in(
-            await self.computed(
-                asking, list(inputs), characters, truncate, direction, encode=encode
-            )
-        )
+        pending = self.submit(asking, list(inputs), characters, truncate, direction, encode)
+        await pending.future
+        return answer_in(pending)
 
-    async def computed(
+    def submit(
         self,
         asking: Asking,
         inputs: list[Any],
@@ -187,7 +185,7 @@ class ModelRoute:
         direction: str,
         encode: Callable[[], Sequences] | None = None,
     ) -> Pending:
-        """The same, as it came from the engine."""
+        """The same before the answer is there: await its future, which raises the other errors."""
         self.check_room(len(inputs))
         estimate = self._admission.reserve(len(inputs), characters, asking.terms)
         pending = self._pending(asking, inputs, characters, estimate)
@@ -195,7 +193,6 @@ class ModelRoute:
         pending.direction = DIRECTIONS[direction]
         pending.encode = encode
         self._dispatcher.submit(pending)
-        await pending.future
         return pending
 
     async def worked(

@@ -41,7 +41,7 @@ class Predict(ModelRoute):
         if request.stride is not None:
             windows = Windows(self.service.tokenizer, request.stride)
             encode = partial(self.in_windows, windows, inputs)  # type: ignore[arg-type]
-        pending = await self.computed(
+        pending = self.submit(
             asking,
             inputs,
             characters_of(inputs),
@@ -49,6 +49,7 @@ class Predict(ModelRoute):
             request.truncation_direction,
             encode,
         )
+        await pending.future
         if windows is None:
             rows = self._writer.rows(pending, request.raw_scores)
         else:
