@@ -79,7 +79,6 @@ def test_the_demo_model_has_no_fault_of_its_own_and_settings_that_are_wrong_have
     assert all(f.costs is not None for f in found.findings if f.id in ("threads", "fp32"))
 
 
-@pytest.mark.long
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
