@@ -117,9 +117,10 @@ def test_schemathesis_finds_nothing(
 ) -> None:
     """Requests of every kind that the document allows and does not allow, and their answers."""
     # Of the paths of one route the first.
-    paths = list({ROUTES[path]: path for path in reversed(paths_of(task))}.values())
+    paths = ["/", *{ROUTES[path]: path for path in reversed(paths_of(task))}.values()]
     if task is Task.CLASSIFY:
-        paths += [path for path in SHOWN if path != "/docs" or assets() is not None]
+        shown = [path for path in SHOWN if path != "/docs" or assets() is not None]
+        paths = list(dict.fromkeys([*paths, *shown]))
     told = run_schemathesis(service.url, paths, tmp_path, max(12, round(long_seconds)))
     print(told.stdout)
     assert told.returncode == 0, told.stdout[-6000:] + told.stderr[-2000:]
