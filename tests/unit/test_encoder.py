@@ -155,6 +155,8 @@ def test_an_engine_that_stops_fails_who_waits_and_who_comes_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(self: Engine) -> list[Completions]:
+        if not self.queued()[0]:  # a turn before the request came
+            return []
         raise RuntimeError("planted")
 
     with Encoder(tiny_checkpoints.shared(), device="cpu") as encoder:
