@@ -41,7 +41,9 @@ class LabelTask:
         return Columns(self.texts, tuple(self.ranked.names()), flags, self.ranked.TOLD_BY)
 
     def identity(self) -> dict[str, Any]:
-        return {"task": "classify", **asdict(self)}
+        own = asdict(self)
+        del own["ranked"]
+        return {"task": "classify", **own, **self.ranked.identity()}
 
     def added(self, checkpoint: Checkpoint) -> list[AddedColumn]:
         verbs.require(checkpoint, Task.CLASSIFY, Task.RERANK)

@@ -45,6 +45,14 @@ class RankedLabels:
         ranks = range(1, self._count(num_labels) + 1)
         return [f"{name}_{rank}" for rank in ranks for name in (self.label, self.score)]
 
+    def identity(self) -> dict[str, Any]:
+        """What of these options the output depends on."""
+        return {
+            "columns": [self.label, self.score],
+            "top_k": self.top_k,
+            "in_lists": self.in_lists,
+        }
+
     def columns(self, labels: tuple[str, ...]) -> list[AddedColumn]:
         """The columns for a model with these labels."""
         names = self.names(len(labels))

@@ -38,7 +38,9 @@ class ZeroShotTask:
         return len(self.labels)
 
     def identity(self) -> dict[str, Any]:
-        return {"task": "zero-shot", **asdict(self)}
+        own = asdict(self)
+        del own["ranked"]
+        return {"task": "zero-shot", **own, **self.ranked.identity()}
 
     def added(self, checkpoint: Checkpoint) -> list[AddedColumn]:
         verbs.zero_shot_hypotheses(checkpoint, self.labels, self.template)
