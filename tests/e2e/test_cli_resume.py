@@ -300,7 +300,9 @@ def test_what_differs_is_told(interrupted: Interrupted) -> None:
     assert refusal("--truncation", "left") == "option direction"
     assert refusal("--dtype", "float32") == "option dtype"
     assert refusal("--prefix", "x_") == "option columns"
-    assert refusal("--input-format", "csv", "--text-column", "text 0").startswith("option columns")
+    assert refusal("--input-format", "csv", "--text-column", "text 0") == (
+        "option format, option texts"
+    )
     os.utime(interrupted.source, ns=(1, 1))
     assert refusal() == "input modified"
     interrupted.source.write_text("other")
