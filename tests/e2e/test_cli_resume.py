@@ -85,7 +85,13 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("suffix", "kills"), [(".jsonl", 3), (".jsonl.gz", 1), (".csv", 2), (".parquet", 2)]
+    ("suffix", "kills"),
+    [
+        (".jsonl.gz", 1),
+        (".csv", 2),
+        pytest.param(".jsonl", 3, marks=pytest.mark.long),
+        pytest.param(".parquet", 2, marks=pytest.mark.long),
+    ],
 )
 def test_kill_9_again_and_again(tmp_path: Path, here: Classify, suffix: str, kills: int) -> None:
     source = make_input(tmp_path / f"in{suffix}")
@@ -135,7 +141,7 @@ def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
     assert kills > 3
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".jsonl", pytest.param(".parquet", marks=pytest.mark.long)])
 def test_death_at_each_step_to_the_disk(tmp_path: Path, here: Classify, suffix: str) -> None:
     source = make_input(tmp_path / f"in{suffix}", 20)
     whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.e2e.service import Service, service, until
 from tests.e2e.test_scheduling import Answer, ask
 
@@ -67,6 +69,7 @@ def test_a_text_that_crashes_the_engine_is_refused_and_everyone_else_is_served()
         assert server.metric(RESTARTS) == 2
 
 
+@pytest.mark.long
 def test_a_kill_from_outside_makes_nothing_a_suspect() -> None:
     with service(fake_device=True) as server:
         for death in (1, 2):

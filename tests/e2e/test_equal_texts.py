@@ -42,7 +42,10 @@ def test_equal_texts_in_flight_are_computed_once_though_the_first_to_ask_hangs_u
         assert server.metric("packhorse_inputs_in_flight") == 0
 
 
-@pytest.mark.parametrize("off", [{"dedup": "off"}, {"without": "dedup"}])
+@pytest.mark.parametrize(
+    "off",
+    [{"dedup": "off"}, pytest.param({"without": "dedup"}, marks=pytest.mark.long)],
+)
 def test_sharing_can_be_switched_off(off: dict[str, str]) -> None:
     with service(fake_device=True, **off) as server:
         before = server.metric(COMPUTED)

@@ -111,6 +111,7 @@ def test_a_second_signal_ends_at_once() -> None:
         assert all(map(ended, children))
 
 
+@pytest.mark.long
 def test_sigterm_while_children_start_leaves_nothing() -> None:
     for _ in range(3):
         made = Service(front_ends=4)
@@ -241,6 +242,7 @@ def test_a_broken_device_is_given_a_new_engine(well: Service) -> None:
     assert well.predict("a").status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.case(89)
 def test_a_crash_loop_ends_the_server() -> None:
     with service() as server:

@@ -37,6 +37,7 @@ def counted(server: Service, name: str, **labels: str) -> float:
     return total
 
 
+@pytest.mark.long
 def test_the_generator_and_the_servers_metrics_count_the_same(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     with service(front_ends=2, max_concurrent_requests=24, api_key="secret") as server:

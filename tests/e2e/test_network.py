@@ -44,6 +44,7 @@ def test_https(tmp_path: Path) -> None:
             assert secure.version() == "TLSv1.2"
 
 
+@pytest.mark.long
 def test_clients_without_a_certificate_are_refused_where_one_is_wanted(tmp_path: Path) -> None:
     made, other = make_certificate(tmp_path), make_certificate(tmp_path, "client")
     with service(

@@ -136,6 +136,7 @@ def test_headers_that_mean_nothing_are_refused(server: Service, name: str) -> No
     assert name in refused.body["error"]
 
 
+@pytest.mark.long
 def test_the_server_has_a_deadline_for_those_who_name_none() -> None:
     with service(fake_device=True, default_timeout_ms=200) as server:
         server.control(seconds=0.8)

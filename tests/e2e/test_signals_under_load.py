@@ -112,6 +112,7 @@ def test_at_sighup_a_new_generation_takes_over_and_no_request_fails() -> None:
         assert "Traceback" not in server.log
 
 
+@pytest.mark.long
 def test_a_reload_that_fails_keeps_the_old_model_and_says_why() -> None:
     with service(fake_device=True) as server:
         children = server.children()

@@ -12,6 +12,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,29 @@ if INTERPRETED:
     os.environ["TRITON_INTERPRET"] = "1"
 
 pytest.importorskip("triton")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two half types the interpreter computes one as it does the other: float16 is long here.
+
+    Where a test has float16 alone it stays.
+    """
+    folder = Path(__file__).parent
+    own = [item for item in items if INTERPRETED and item.path.parent == folder]
+    kinds: dict[str, set[object]] = {}
+    for item in own:
+        kinds.setdefault(_test_of(item), set()).add(_dtype_of(item))
+    for item in own:
+        if _dtype_of(item) is torch.float16 and torch.bfloat16 in kinds[_test_of(item)]:
+            item.add_marker(pytest.mark.long)
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _dtype_of(item: pytest.Item) -> object:
+    return item.callspec.params.get("dtype") if hasattr(item, "callspec") else None
 
 
 def _mend_interpreter() -> None:

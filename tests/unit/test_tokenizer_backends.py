@@ -349,7 +349,14 @@ def test_threads_with_other_truncations_do_not_disturb_each_other(
 
 @pytest.mark.parametrize("backend", ["nanotoken", "gigatoken", "tokenizers"])
 @pytest.mark.parametrize(
-    ("setting", "parallel"), [(None, None), (None, True), ("true", True), ("false", True)]
+    ("setting", "parallel"),
+    [
+        (None, True),
+        *(
+            pytest.param(setting, parallel, marks=pytest.mark.long)
+            for setting, parallel in ((None, None), ("true", True), ("false", True))
+        ),
+    ],
 )
 @pytest.mark.case(25)
 def test_a_forked_child_answers_a_batch_after_its_parent_used_the_pool(
