@@ -84,6 +84,7 @@ def test_too_long_texts_are_skipped_by_line(
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.long
 def test_ctrl_c_while_the_model_works_and_then_on(
     tmp_path: Path, classify: Callable[..., Outcome]
 ) -> None:

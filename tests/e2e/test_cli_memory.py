@@ -76,6 +76,7 @@ def test_three_times_the_row_groups(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < ALLOWED, peaks
 
 
+@pytest.mark.long
 def test_one_huge_line_is_a_bad_row_and_costs_little(tmp_path: Path) -> None:
     small, large = tmp_path / "small.jsonl", tmp_path / "large.jsonl"
     rows = "".join(f'{{"text": "{i} {TEXT}"}}\n' for i in range(1000))
@@ -90,6 +91,7 @@ def test_one_huge_line_is_a_bad_row_and_costs_little(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_quote_that_is_never_closed_costs_little(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     rows = "".join(f"{i},{TEXT}\n" for i in range(40_000))

@@ -141,7 +141,8 @@ def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
     assert kills > 3
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", pytest.param(".parquet", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_death_at_each_step_to_the_disk(tmp_path: Path, here: Classify, suffix: str) -> None:
     source = make_input(tmp_path / f"in{suffix}", 20)
     whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"

@@ -254,6 +254,7 @@ def test_some_texts_are_tokenised_twice_to_compare(server: Service) -> None:
     assert server.metric("packhorse_shadow_differences_total") == 0
 
 
+@pytest.mark.long
 @pytest.mark.case(91)
 def test_health_answers_while_tokenizers_reads_a_text_that_cannot_be_cut() -> None:
     with service(tokenizer="tokenizers") as server, ThreadPoolExecutor(1) as clients:

@@ -93,6 +93,7 @@ def test_it_lives_before_it_is_ready_and_at_sigterm_finishes_what_it_has() -> No
         made.close()
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_at_once() -> None:
     with service() as server:
         server.control(hang=True)
@@ -156,6 +157,7 @@ def test_kills_under_load_do_not_end_the_server() -> None:
         assert server.metric('packhorse_restarts_total{child="engine"}') == 6
 
 
+@pytest.mark.long
 def test_settings_of_logs_and_tokenizer_reach_the_children() -> None:
     with service(json_output="true", without="fast-tokenizer") as server:
         info = server.get("/info").json()

@@ -89,6 +89,7 @@ def test_metrics_equal_what_clients_counted(server: Service) -> None:
     assert found["packhorse_device_memory_bytes,kind=process"] > 10_000_000
 
 
+@pytest.mark.long
 @pytest.mark.case(99)
 def test_no_client_can_make_up_a_series(server: Service) -> None:
     names = set(samples(server))

@@ -122,6 +122,7 @@ def test_an_embedding_server_speaks_teis_and_openais_shapes(embedder: Service) -
     assert kind == {"embedding": {"pooling": "mean", "dimensions": 32}}
 
 
+@pytest.mark.long
 def test_a_sparse_server_speaks_teis_shape() -> None:
     folder = tiny_checkpoints.shared("bert", head="ForMaskedLM", num_labels=None)
     with Encoder(folder, device="cpu", dtype="float32", pooling="splade") as encoder:
