@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from packhorse.checkpoint import Architecture
-from packhorse.models.backend import Dense, Norm
+from packhorse.models.backend import Dense
 from packhorse.models.cpu_backend import CpuBackend
 from packhorse.models.encoder import EncoderLayer, PackedEncoder
 from packhorse.models.int8 import Extent, extent_of, quantised
@@ -43,49 +43,17 @@ class Observer(CpuBackend):
         extent, known = extent_of(x), self.extents.get(id(layer))
         self.extents[id(layer)] = extent if known is None else known.united(extent)
 
-    def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, layer: Dense) -> Tensor:
         self._note(x, layer)
-        return super().dense(x, layer, out)
+        return super().linear(x, layer)
 
-    def dense_residual_norm(
-        self,
-        x: Tensor,
-        layer: Dense,
-        residual: Tensor,
-        norm: Norm,
-        out: Tensor | None = None,
-    ) -> Tensor:
+    def linear_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
         self._note(x, layer)
-        return super().dense_residual_norm(x, layer, residual, norm, out)
+        return super().linear_activation(x, layer, activation)
 
-    def dense_add_norm(
-        self,
-        x: Tensor,
-        layer: Dense,
-        residual: Tensor,
-        norm: Norm,
-        out: Tensor | None = None,
-    ) -> Tensor:
+    def linear_add(self, x: Tensor, layer: Dense, other: Tensor) -> Tensor:
         self._note(x, layer)
-        return super().dense_add_norm(x, layer, residual, norm, out)
-
-    def feed_forward(
-        self,
-        x: Tensor,
-        mlp_in: Dense,
-        activation: str,
-        mlp_out: Dense,
-        norm: Norm,
-        inner: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        self._note(x, mlp_in)
-        wide = self.activated(x, mlp_in, activation)
-        return self.dense_residual_norm(wide, mlp_out, x, norm, out=out)
-
-    def gated_projection(self, x: Tensor, layer: Dense) -> Tensor:
-        self._note(x, layer)
-        return super().gated_projection(x, layer)
+        return super().linear_add(x, layer, other)
 
 
 def made_up_texts(architecture: Architecture, vocabulary: int) -> Sequences:

@@ -40,6 +40,18 @@ class CpuBackend:
             return Dense(cpu_products.prepacked(weight), bias)
         return Dense(weight.contiguous(), bias)
 
+    def linear(self, x: Tensor, layer: Dense) -> Tensor:
+        """x W^T + b: what all dense layers below are made of, with the next two."""
+        return cpu_products.linear(x, layer.weight, layer.bias)
+
+    def linear_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
+        """activation(x W^T + b)."""
+        return cpu_products.linear_activation(x, layer.weight, layer.bias, activation)
+
+    def linear_add(self, x: Tensor, layer: Dense, other: Tensor) -> Tensor:
+        """x W^T + b + other."""
+        return cpu_products.linear_add(x, layer.weight, layer.bias, other)
+
     def embed(
         self,
         tables: EmbeddingTables,
@@ -58,7 +70,7 @@ class CpuBackend:
         return placed(normalised(summed, tables.norm), out)
 
     def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
-        return placed(cpu_products.linear(x, layer.weight, layer.bias), out)
+        return placed(self.linear(x, layer), out)
 
     def dense_residual_norm(
         self,
@@ -68,7 +80,7 @@ class CpuBackend:
         norm: Norm,
         out: Tensor | None = None,
     ) -> Tensor:
-        summed = cpu_products.linear_add(x, layer.weight, layer.bias, residual)
+        summed = self.linear_add(x, layer, residual)
         return placed(normalised(summed, norm), out)
 
     def feed_forward(
@@ -81,7 +93,7 @@ class CpuBackend:
         inner: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        wide = self.activated(x, mlp_in, activation)
+        wide = self.linear_activation(x, mlp_in, activation)
         return self.dense_residual_norm(wide, mlp_out, x, norm, out=out)
 
     def dense_add_norm(
@@ -92,22 +104,14 @@ class CpuBackend:
         norm: Norm,
         out: Tensor | None = None,
     ) -> Tensor:
-        summed = residual.add_(cpu_products.linear(x, layer.weight, layer.bias))
+        summed = residual.add_(self.linear(x, layer))
         return placed(normalised(summed, norm), out)
 
     def dense_gated(
         self, x: Tensor, layer: Dense, activation: str, out: Tensor | None = None
     ) -> Tensor:
-        inner, gate = self.gated_projection(x, layer).chunk(2, -1)
+        inner, gate = self.linear(x, layer).chunk(2, -1)
         return placed(ACTIVATIONS[activation](inner).mul_(gate), out)
-
-    def activated(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
-        """activation(x W^T + b): the first half of ``feed_forward``."""
-        return cpu_products.linear_activation(x, layer.weight, layer.bias, activation)
-
-    def gated_projection(self, x: Tensor, layer: Dense) -> Tensor:
-        """x W^T + b: the first half of ``dense_gated``."""
-        return cpu_products.linear(x, layer.weight, layer.bias)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         return normalised(x, norm)

@@ -12,23 +12,20 @@ from packhorse.models.int8 import Int8Dense, product, product_added, product_of_
 class Int8Backend(CpuBackend):
     """All that is no dense layer is as in ``CpuBackend``, and so are layers that stayed wide."""
 
-    def dense(self, x: Tensor, layer: Dense, out: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, layer: Dense) -> Tensor:
         if not isinstance(layer, Int8Dense):
-            return super().dense(x, layer, out)
-        return placed(product(x, layer), out)
+            return super().linear(x, layer)
+        return product(x, layer)
 
-    def dense_residual_norm(
-        self,
-        x: Tensor,
-        layer: Dense,
-        residual: Tensor,
-        norm: Norm,
-        out: Tensor | None = None,
-    ) -> Tensor:
+    def linear_activation(self, x: Tensor, layer: Dense, activation: str) -> Tensor:
         if not isinstance(layer, Int8Dense):
-            return super().dense_residual_norm(x, layer, residual, norm, out)
-        summed = product_added(layer.levels.quantised(x), layer, residual)
-        return placed(normalised(summed, norm), out)
+            return super().linear_activation(x, layer, activation)
+        return product(x, layer, activation)
+
+    def linear_add(self, x: Tensor, layer: Dense, other: Tensor) -> Tensor:
+        if not isinstance(layer, Int8Dense):
+            return super().linear_add(x, layer, other)
+        return product_added(layer.levels.quantised(x), layer, other)
 
     def feed_forward(
         self,
@@ -40,25 +37,8 @@ class Int8Backend(CpuBackend):
         inner: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
+        """The first product writes the bytes that the second reads."""
         if not isinstance(mlp_in, Int8Dense) or not isinstance(mlp_out, Int8Dense):
             return super().feed_forward(x, mlp_in, activation, mlp_out, norm, inner, out)
         wide = product_of_levels(x, mlp_in, activation, mlp_out)
         return placed(normalised(product_added(wide, mlp_out, x), norm), out)
-
-    def dense_add_norm(
-        self,
-        x: Tensor,
-        layer: Dense,
-        residual: Tensor,
-        norm: Norm,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        if not isinstance(layer, Int8Dense):
-            return super().dense_add_norm(x, layer, residual, norm, out)
-        summed = residual.copy_(product_added(layer.levels.quantised(x), layer, residual))
-        return placed(normalised(summed, norm), out)
-
-    def gated_projection(self, x: Tensor, layer: Dense) -> Tensor:
-        if not isinstance(layer, Int8Dense):
-            return super().gated_projection(x, layer)
-        return product(x, layer)
