@@ -101,7 +101,10 @@ class Child:
         return self._status_fd
 
     def start(self) -> None:
-        """Start a process here, or have the one that stands by take the place."""
+        """Start a process here, or have the one that stands by take the place.
+
+        Raises OSError when the system has no process to give: see ``put_off``.
+        """
         place = self._take_standby() or self._spawn()
         self.process, self._status_fd = place.process, place.status_fd
         assert self.process.stdin is not None
@@ -117,7 +120,10 @@ class Child:
         )
 
     def prepare(self) -> None:
-        """Have a process stand by for the next start, with its libraries imported."""
+        """Have a process stand by for the next start, with its libraries imported.
+
+        Raises OSError when the system has no process to give.
+        """
         if not self._standbys:
             self._standbys.append(self._spawn(STANDBY))
 
@@ -137,19 +143,27 @@ class Child:
         return standby
 
     def _spawn(self, *arguments: str) -> Place:
-        """A process that waits for its launch document; its status pipe is new."""
+        """A process that waits for its launch document; its status pipe is new.
+
+        Raises OSError when the system has no process or no descriptor to give.
+        """
         status_fd, lent = os.pipe()
         os.set_blocking(status_fd, False)
-        process = subprocess.Popen(
-            # -P: a file in the working directory that is called like a library is not imported.
-            [sys.executable, "-P", "-m", _MODULES[self.kind], *arguments],
-            stdin=subprocess.PIPE,
-            stdout=2,  # standard output is the supervisor's
-            pass_fds=self.launch.reporting_to(lent).lent_fds,
-            env=environment_of(self.kind),
-            process_group=0,  # Ctrl-C is for the supervisor, which then ends its children in order
-        )
-        os.close(lent)
+        try:
+            process = subprocess.Popen(
+                # -P: a file in the working directory that is called like a library is not imported.
+                [sys.executable, "-P", "-m", _MODULES[self.kind], *arguments],
+                stdin=subprocess.PIPE,
+                stdout=2,  # standard output is the supervisor's
+                pass_fds=self.launch.reporting_to(lent).lent_fds,
+                env=environment_of(self.kind),
+                process_group=0,  # Ctrl-C is for the supervisor: it ends its children in order
+            )
+        except BaseException:
+            os.close(status_fd)
+            raise
+        finally:
+            os.close(lent)
         return Place(process, status_fd, lent)
 
     def news(self) -> list[str] | None:
@@ -176,11 +190,15 @@ class Child:
         self._status_fd = -1
         if self._worked(status, now):
             self._deaths = 0
-        self.start_at = now + BACK_OFF_SECONDS[min(self._deaths, len(BACK_OFF_SECONDS) - 1)]
-        self._deaths += 1
+        self.put_off(now)
         self.process = self.ready_since = self.faulty_since = None
         self.was_stuck = False
         return status
+
+    def put_off(self, now: float) -> None:
+        """Decide when to start the next one, after a death or where none could be started."""
+        self.start_at = now + BACK_OFF_SECONDS[min(self._deaths, len(BACK_OFF_SECONDS) - 1)]
+        self._deaths += 1
 
     def _worked(self, status: int, now: float) -> bool:
         """Whether the process that died breaks a row of deaths."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import resource
 import selectors
@@ -51,6 +52,9 @@ DRAIN_SECONDS = 28.0
 """Longer than a front end takes to finish what it has; then it is killed."""
 
 ENGINE_END_SECONDS = 5.0
+
+STANDBY_AGAIN_SECONDS = 30.0
+"""How long to do without processes that stand by when the system had none to give."""
 
 FAILED = 1
 """Exit status when a child dies faster than it can be replaced."""
@@ -105,7 +109,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []  # that came, in order
         self._heeded = 0  # how many of them were acted on
-        self._stands_by = config.engine.standby and "standby" not in config.engine.without
+        stands_by = config.engine.standby and "standby" not in config.engine.without
+        self._standby_from = 0.0 if stands_by else math.inf  # when processes may stand by
         self._end_signals = 0
         self._status = 0
         self._served = False
@@ -163,14 +168,18 @@ class Supervisor:
 
     def _keep_up(self, generation: Generation, now: float) -> None:
         for child in generation.children:
-            if len(self._signals) > self._heeded:
+            if len(self._signals) > self._heeded or self._is_ending(generation):
                 return  # an end may be due: what is not started need not be ended
             if child.process is None and now >= child.start_at:
-                self._start(generation, child)
+                self._start(generation, child, now)
             elif child.ready_since is not None:
                 self._check_vitals(child, now)
-                if self._stands_by and child.is_due_for_standby(now):
-                    child.prepare()
+                if now >= self._standby_from and child.is_due_for_standby(now):
+                    self._prepare(child, now)
+
+    def _is_ending(self, generation: Generation) -> bool:
+        """Whether none of its children is started or replaced any more."""
+        return self._end_by is not None or generation.end_by is not None
 
     def _end_retired(self, now: float) -> None:
         for generation in list(self._retired):
@@ -234,9 +243,22 @@ class Supervisor:
         self._board.slots[0][RELOADS.word("success")] += 1.0
         logger.info("the model is loaded again and serves")
 
-    def _start(self, generation: Generation, child: Child) -> None:
-        child.start()
+    def _start(self, generation: Generation, child: Child, now: float) -> None:
+        try:
+            child.start()
+        except OSError as error:  # of processes or memory, which may pass: as after a death
+            child.put_off(now)
+            self._lost(generation, child, f"cannot be started: {error.strerror}", FAILED)
+            return
         self._selector.register(child, selectors.EVENT_READ, lambda: self._hear(generation, child))
+
+    def _prepare(self, child: Child, now: float) -> None:
+        """A server without a process that stands by is slower to mend, and else the same."""
+        try:
+            child.prepare()
+        except OSError as error:
+            self._standby_from = now + STANDBY_AGAIN_SECONDS
+            logger.warning("no process stands by for a while: %s", error.strerror)
 
     def _hear(self, generation: Generation, child: Child) -> None:
         news = child.news()
@@ -270,16 +292,19 @@ class Supervisor:
             # Whoever kills what works does not show that a text is at fault.
             generation.investigate(child, status != -signal.SIGKILL or was_stuck)
         self._count_ready()
-        if self._end_by is not None or generation.end_by is not None:
-            return
+        if not self._is_ending(generation):
+            self._lost(generation, child, described(status), status)
+
+    def _lost(self, generation: Generation, child: Child, what: str, status: int) -> None:
+        """A process is missing: another follows, unless that makes no sense any more."""
         if child.given_up and generation is self._next:
-            self._keep_old_model(f"{child} {described(status)}")
+            self._keep_old_model(f"{child} {what}")
             return
         if child.given_up:
-            logger.error("%s %s, and is given up", child, described(status))
+            logger.error("%s %s, and is given up", child, what)
             self._end(SETUP_FAILED if status == SETUP_FAILED else FAILED)
             return
-        logger.error("%s %s; it is replaced", child, described(status))
+        logger.error("%s %s; it is replaced", child, what)
         self._board.slots[0][RESTARTS.word(child.kind)] += 1.0
 
     def _check_vitals(self, child: Child, now: float) -> None:
