@@ -165,6 +165,14 @@ def test_counts_that_do_not_fit_are_an_error() -> None:
         codec.decode_arrivals(message)
 
 
+def test_a_message_of_no_requests_is_an_error() -> None:
+    nothing = Sequences(np.zeros(0, np.int32), np.zeros(1, np.int32), np.zeros(0, np.bool_))
+    none = np.zeros(0)
+    arrivals = Arrivals(none, none, none, none, none, nothing, 0.0)  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="has none"):
+        codec.decode_arrivals(codec.encode_arrivals(arrivals))
+
+
 @pytest.mark.parametrize("message", [b"", b"\1", bytes(24), b"\x09" + bytes(23), b"{" * 30])
 def test_other_messages_are_an_error(message: bytes) -> None:
     with pytest.raises(ProtocolError):

@@ -109,8 +109,10 @@ def encode_requests(
 
 
 def decode_arrivals(message: Bytes) -> Arrivals:
-    """Raises ProtocolError when the sizes do not fit each other."""
+    """Raises ProtocolError when the sizes do not fit each other, or there is no request."""
     _, flags, _, count, num_sequences, num_tokens, arrived = _HEADER.unpack_from(message)
+    if not count:
+        raise ProtocolError("a message of requests has none")
     segmented, positioned, leveled = flags & _SEGMENTS, flags & _POSITIONS, flags & _TOKEN_LEVEL
     num_words = count + num_sequences + 1 + num_tokens
     num_words += (num_sequences if segmented else 0) + (num_tokens if positioned else 0)

@@ -169,6 +169,23 @@ class Dispatcher:
         return sequences
 
     def _depart(self, requests: list[Pending], sequences: Sequences, seconds: float) -> None:
+        """Send what was tokenised. Whatever fails on the way, nobody is left to wait for ever."""
+        try:
+            self._note(requests, sequences, seconds)
+            if self._sharing is not None:
+                requests, sequences = self._sharing.reduce(requests, sequences)
+        except Exception as error:
+            _fail(requests, error)
+            return
+        if not requests:
+            return
+        if self._room.sizes.of_all(sequences) <= SMALL:
+            self._go(requests, sequences)
+        else:
+            self._room.enter(requests, sequences, partial(self._go, requests, sequences))
+
+    def _note(self, requests: list[Pending], sequences: Sequences, seconds: float) -> None:
+        """What of all is each request's own, and what admission reserved against what it is."""
         if requests[0].encode is not None:  # it is alone, see ``_by_options``
             requests[0].expect(len(sequences))
         truncated = int(np.count_nonzero(sequences.truncated))
@@ -190,16 +207,12 @@ class Dispatcher:
             pending.tokenization = seconds
             pending.departed = now
         self._admission.settle(estimate, token, 0 if truncated else characters)
-        if self._sharing is not None:
-            requests, sequences = self._sharing.reduce(requests, sequences)
-        if requests:
-            if self._room.sizes.of_all(sequences) <= SMALL:
-                self._go(requests, sequences)
-            else:
-                self._room.enter(requests, sequences, partial(self._go, requests, sequences))
 
     def _go(self, requests: list[Pending], sequences: Sequences) -> None:
-        self._engines.best().send(requests, sequences)
+        try:
+            self._engines.best().send(requests, sequences)
+        except Exception as error:
+            _fail(requests, error)
 
 
 def _first_characters(waiting: list[Pending], limit: int) -> list[Pending]:
@@ -224,6 +237,12 @@ def _by_options(requests: list[Pending]) -> list[list[Pending]]:
 
 def _expire(pending: Pending) -> None:
     pending.abandon(DeadlineExceededError("the deadline passed before the answer was there"))
+
+
+def _fail(requests: list[Pending], error: Exception) -> None:
+    logger.error("sending to the engine failed: %s", describe(error))
+    for pending in requests:
+        pending.fail(InternalError("internal error; the server's log says more"))
 
 
 def _served(error: BaseException) -> ServedError:

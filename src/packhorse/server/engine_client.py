@@ -25,6 +25,7 @@ from packhorse.channel.channel import (
 from packhorse.channel.codec import Kind
 from packhorse.channel.vitals import Vitals
 from packhorse.errors import OverloadedError, ServedError, UnavailableError
+from packhorse.logs import describe
 from packhorse.request import Completions, Sequences
 from packhorse.server.pending import Block, Pending
 
@@ -158,6 +159,9 @@ class EngineLink:
             self._lose()
         except ProtocolError as error:
             logger.error("the engine is cut off: %s", error)
+            self._lose()
+        except Exception as error:  # what the message answered would wait for ever
+            logger.error("the engine is cut off: %s", describe(error))
             self._lose()
 
     def _take(self, message: Bytes) -> None:
