@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import struct
@@ -38,6 +39,9 @@ SETUP_FAILED, DEVICE_BROKEN = 2, 3
 """Exit statuses of a child: it cannot start, the reason is on stderr; its device must be reset."""
 
 SLOT_WORDS = words() + VITAL_WORDS
+
+PIPE_BYTES = 1 << 16
+"""What a pipe holds that nobody reads yet (pipe(7))."""
 
 _LENGTH = struct.Struct("!I")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -133,9 +137,17 @@ class Launch:
 
 
 def tell(pipe: IO[bytes], launch: Launch) -> None:
-    """Write the document to a child's standard input, and leave that open."""
+    """Write the document to a child's standard input, and leave that open.
+
+    A long list of suspects is more than a pipe holds by default: it is made larger, as whoever
+    writes has others to see to while the child still starts.
+    """
     document = msgspec.msgpack.encode(launch)
-    pipe.write(_LENGTH.pack(len(document)) + document)
+    message = _LENGTH.pack(len(document)) + document
+    with contextlib.suppress(OSError, AttributeError):  # more than a user may have; not Linux
+        if len(message) > PIPE_BYTES:
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, len(message))
+    pipe.write(message)
     pipe.flush()
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import math
+import os
 import signal
 import socket
+import struct
 from typing import Any
 
+import msgspec
 import pytest
 
 from packhorse import child as children
@@ -24,12 +28,13 @@ from packhorse.errors import (
     UnsupportedMediaTypeError,
     ValidationError,
 )
-from packhorse.launch import Launch
+from packhorse.launch import Launch, tell
 from packhorse.metrics import INPUTS_IN_FLIGHT, TOKENS_IN_FLIGHT, words
 from packhorse.server.admission import Admission
 from packhorse.server.body import ClientGoneError, read_body
 from packhorse.server.listen import bind, url_of
 from packhorse.server.pending import Pending
+from packhorse.suspects import MOST
 
 
 def read(pieces: list[bytes], limit: int = 100, **headers: str) -> bytes:
@@ -261,12 +266,6 @@ def test_exit_statuses_in_words(status: int, words: str) -> None:
 
 
 def test_a_launch_crosses_as_it_is() -> None:
-    import io
-
-    import msgspec
-
-    from packhorse.launch import tell
-
     sent = launch().for_engine(0, "cpu", 5, -1).reporting_to(7)
     pipe = io.BytesIO()
     tell(pipe, sent)
@@ -274,6 +273,17 @@ def test_a_launch_crosses_as_it_is() -> None:
     assert EngineOptions(max_batch_time=math.inf) == msgspec.msgpack.decode(
         msgspec.msgpack.encode(EngineOptions(max_batch_time=math.inf)), type=EngineOptions
     )
+
+
+@pytest.mark.timeout(20)
+def test_a_child_that_does_not_read_yet_can_be_told_of_all_suspects() -> None:
+    marks = [(512, (1 << 64) - 1 - i) for i in range(MOST)]
+    told = launch().suspecting(marks, marks)
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe, os.fdopen(reading, "rb") as read:
+        tell(pipe, told)
+        (length,) = struct.unpack("!I", read.read(4))
+        assert msgspec.msgpack.decode(read.read(length), type=Launch) == told
 
 
 def test_logs_never_quote_an_exception_of_others() -> None:
