@@ -123,7 +123,8 @@ class EngineOptions:
     )
     max_batch_time: float | str = option(
         AUTO,
-        "Longest predicted time of one batch, in ms. auto: 6 on a GPU, 50 on a CPU.",
+        "Longest predicted time of one batch, in ms. auto: 6 on a GPU; on a CPU 50, and up to 400 "
+        "where 50 would be little beside what a batch of any size takes.",
         duration_or_auto,
         in_code=(math.inf,),  # no bound
     )
@@ -275,12 +276,12 @@ def resolve(config: Config, hardware: Hardware) -> Config:
         model=replace(config.model, device=device),
         engine=replace(
             engine,
-            # On a GPU "auto" stands until the engine has timed its graphs.
+            # "auto" stands where the engine decides by what it has timed: graphs, or batches.
             max_batch_tokens=engine.max_batch_tokens
             if on_gpu
             else _or(engine.max_batch_tokens, 4096),
             max_batch_requests=_or(engine.max_batch_requests, 2048 if on_gpu else 1024),
-            max_batch_time=_or(engine.max_batch_time, 6.0 if on_gpu else 50.0),
+            max_batch_time=_or(engine.max_batch_time, 6.0) if on_gpu else engine.max_batch_time,
             threads=_or(engine.threads, hardware.cpus),
         ),
         server=replace(

@@ -241,7 +241,7 @@ def autos(config: Config) -> list[str]:
 
 def test_resolve_decides_every_auto_but_what_the_checkpoint_or_timing_decides() -> None:
     for hardware in (CPU_ONLY, TWO_GPUS):
-        timed = ["max_batch_tokens"] if hardware.gpus else []
+        timed = ["max_batch_tokens"] if hardware.gpus else ["max_batch_time"]
         own = ["task", "pooling", "dtype", "tokenizer"]
         assert autos(resolve(Config(), hardware)) == [*own, *timed]
 

@@ -47,3 +47,25 @@ def test_small_batches_that_were_slow_once_grow_again() -> None:
         budget = cost.tokens_within(0.05, 4096)
         cost.observe(budget, 0.002 + 1e-4 * budget)
     assert budget > 300
+
+
+def test_the_fixed_cost_is_remembered_while_batches_of_one_size_tell_nothing_of_it() -> None:
+    cost, noise = CostModel(), random.Random(2)
+
+    def batch(tokens: int) -> None:
+        cost.observe(tokens, (0.02 + 1e-4 * tokens) * noise.uniform(0.97, 1.03))
+
+    for _ in range(50):
+        batch(noise.randrange(100, 2000))
+    for _ in range(300):
+        batch(noise.randrange(1700, 1720))
+    assert cost.fixed == pytest.approx(0.02, rel=0.2)
+
+
+def test_a_new_fixed_cost_is_learned() -> None:
+    cost, sizes = CostModel(), random.Random(3)
+    for fixed in (0.1, 0.01):
+        for _ in range(150):
+            tokens = sizes.randrange(100, 2000)
+            cost.observe(tokens, fixed + 1e-4 * tokens)
+    assert cost.fixed == pytest.approx(0.01, rel=0.2)

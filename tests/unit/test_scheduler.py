@@ -104,6 +104,54 @@ def test_predicted_time_bounds_a_batch() -> None:
     assert [len(batch.sequences) for batch in drain(queue)] == [5, 5, 5, 5]
 
 
+def slow_to_start(max_seconds: float = 0.0505, most_seconds: float = 0.4) -> Scheduler:
+    """A device that takes 30 ms for any batch and 1 ms for each token: 240 ms are worth that."""
+    cost = CostModel()
+    for tokens in (50, 100, 200):
+        cost.observe(tokens, 0.03 + tokens / 1000)
+    return Scheduler(Limits(4096, 1000, max_seconds, most_seconds), cost)
+
+
+def test_a_batch_takes_longer_than_usual_where_it_would_be_fixed_cost_for_the_most_part() -> None:
+    queue = slow_to_start()
+    queue.add(arrivals_of({1: [10] * 100}))
+    assert len(queue.next_batch().sequences) == 21  # type: ignore[union-attr]
+
+
+def test_no_batch_takes_longer_than_it_may() -> None:
+    queue = slow_to_start(most_seconds=0.1305)
+    queue.add(arrivals_of({1: [10] * 100}))
+    assert len(queue.next_batch().sequences) == 10  # type: ignore[union-attr]
+
+
+def test_a_time_that_was_asked_for_is_not_exceeded() -> None:
+    queue = slow_to_start(most_seconds=0.0)
+    queue.add(arrivals_of({1: [10] * 100}))
+    assert len(queue.next_batch().sequences) == 2  # type: ignore[union-attr]
+
+
+def test_a_long_list_does_not_make_a_batch_longer_for_whom_it_delays() -> None:
+    queue = slow_to_start()
+    queue.add(arrivals_of({1: [10] * 100, 2: [10]}, clients=[7, 8]))
+    assert parts(queue.next_batch()) == [(1, 0, 1), (2, 0, 1)]  # type: ignore[arg-type]
+    assert len(queue.next_batch().sequences) == 21  # type: ignore[union-attr]
+
+
+def test_long_lists_of_several_clients_share_a_long_batch() -> None:
+    queue = slow_to_start()
+    queue.add(arrivals_of({1: [10] * 100, 2: [10] * 100}, clients=[7, 8]))
+    batch = queue.next_batch()
+    assert batch is not None
+    assert sum(n for _, _, n in parts(batch)) in (20, 21)
+    assert {ticket for ticket, _, _ in parts(batch)} == {1, 2}
+
+
+def test_many_single_texts_of_many_clients_share_a_long_batch() -> None:
+    queue = slow_to_start()
+    queue.add(arrivals_of({i: [10] for i in range(40)}, clients=list(range(40))))
+    assert [len(batch.sequences) for batch in drain(queue)] == [21, 19]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SMOOTHING = 0.1
+"""How much one more fit changes ``fixed``."""
+
 
 class CostModel:
     """seconds ≈ fixed + per_token * tokens, fitted online.
@@ -9,9 +12,14 @@ class CostModel:
     Recursive least squares with forgetting (Haykin, Adaptive Filter Theory,
     ch. 10) in two unknowns: old batches fade, so a throttled or shared machine
     is noticed within some tens of batches.
+
+    fixed
+        seconds that a batch of any size takes, averaged over the last tens of fits: while batches
+        are of much the same size a single fit says little about it
     """
 
     def __init__(self, forgetting: float = 0.97) -> None:
+        self.fixed = 0.0
         self._forgetting = forgetting
         self._weight = self._t = self._s = self._tt = self._ts = 0.0
 
@@ -23,6 +31,8 @@ class CostModel:
         self._s = keep * self._s + seconds
         self._tt = keep * self._tt + num_tokens * num_tokens
         self._ts = keep * self._ts + num_tokens * seconds
+        if (fit := self._fit()) is not None:
+            self.fixed += (fit[0] - self.fixed) * (SMOOTHING if self.fixed else 1.0)
 
     def predict(self, num_tokens: int) -> float:
         """Seconds for a batch of ``num_tokens``; 0 before the first observation."""
@@ -50,14 +60,17 @@ class CostModel:
         return self._tt / self._weight - mean * mean > 1e-2 * mean * mean
 
     def _line(self) -> tuple[float, float]:
-        """(fixed, per_token), both at least 0; through the origin while sizes do not vary."""
+        """(fixed, per_token), both at least 0; through the origin where there is no fit."""
         if not self._weight:
             return 0.0, 0.0
+        return self._fit() or (0.0, self._s / self._t)
+
+    def _fit(self) -> tuple[float, float] | None:
+        """(fixed, per_token); None while sizes do not vary, or where no such line goes through."""
+        if not self._varied():
+            return None
         mean_t, mean_s = self._t / self._weight, self._s / self._weight
-        if self._varied():
-            variance = self._tt / self._weight - mean_t * mean_t
-            per_token = (self._ts / self._weight - mean_t * mean_s) / variance
-            fixed = mean_s - per_token * mean_t
-            if per_token > 0 and fixed >= 0:
-                return fixed, per_token
-        return 0.0, mean_s / mean_t
+        variance = self._tt / self._weight - mean_t * mean_t
+        per_token = (self._ts / self._weight - mean_t * mean_s) / variance
+        fixed = mean_s - per_token * mean_t
+        return (fixed, per_token) if per_token > 0 and fixed >= 0 else None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packhorse.channel.journal import Journal
 from packhorse.checkpoint import Checkpoint
-from packhorse.config import Config
+from packhorse.config import AUTO, Config, EngineOptions
 from packhorse.engine.batch import Batch
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.load import load_runner
@@ -32,6 +32,9 @@ from packhorse.errors import InternalError, NonFiniteOutputError, QuarantinedErr
 from packhorse.request import Arrivals, Completions, Output, is_token_level
 
 logger = logging.getLogger(__name__)
+
+CPU_SECONDS = 0.05, 0.4
+"""Longest predicted time of a batch on a CPU, and what it may grow to."""
 
 MANY = 32
 """A batch larger than this whose every row is bad is halved, not run row by row."""
@@ -99,12 +102,13 @@ class Engine:
         """
         runner, info = load_runner(config, checkpoint, notify=notify)
         cost = CostModel()
-        limits = Limits(
-            runner.max_tokens, runner.max_sequences, float(config.engine.max_batch_time) / 1000
-        )
+        limits = Limits(runner.max_tokens, runner.max_sequences, *_seconds(config.engine))
         scheduler = Scheduler(limits, cost, checkpoint.architecture.first_position)
         engine = cls(runner, scheduler, cost)
-        engine.info = info
+        engine.info = info | {
+            "max_batch_time": limits.max_seconds * 1000,
+            "most_batch_time": max(limits.max_seconds, limits.most_seconds) * 1000,
+        }
         return engine
 
     @property
@@ -322,6 +326,13 @@ class Engine:
         else:
             self._suspects.extend(_Work(work.batch.alone(row)) for row in bad.tolist())
         output.codes[bad] = PENDING
+
+
+def _seconds(options: EngineOptions) -> tuple[float, float]:
+    """Longest time of a batch, and what it may grow to: ``max_seconds`` and ``most_seconds``."""
+    if options.max_batch_time == AUTO:
+        return CPU_SECONDS
+    return float(options.max_batch_time) / 1000, 0.0
 
 
 def _failed_output(batch: Batch, width: int, code: int = InternalError.code) -> Output:

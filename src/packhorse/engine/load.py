@@ -67,7 +67,6 @@ def load_runner(
         "kernels": kernels,
         "max_batch_tokens": runner.max_tokens,
         "max_batch_requests": runner.max_sequences,
-        "max_batch_time": config.engine.max_batch_time,
         "threads": config.engine.threads,
         **about,
     }

@@ -22,17 +22,26 @@ from packhorse.engine.cost_model import CostModel
 from packhorse.engine.waiting import ClientQueue, Waiting
 from packhorse.request import Arrivals, TicketArray, concatenate
 
+WORTH = 8
+"""How many times its fixed cost a batch may take: then seven eighths of its time is work."""
+
 SAMPLE = 64
 """Clients whose next sequences tell how much a turn must be worth to be worth its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest batch: tokens, sequences, and predicted seconds (inf for no such bound)."""
+    """The largest batch.
+
+    max_seconds   predicted; inf for no such bound
+    most_seconds  what ``max_seconds`` may grow to where that is little beside the fixed cost of a
+                  batch; 0: it does not grow
+    """
 
     max_tokens: int
     max_sequences: int
     max_seconds: float
+    most_seconds: float = 0.0
 
 
 class Scheduler:
@@ -68,7 +77,7 @@ class Scheduler:
     @property
     def rate(self) -> float:
         """Tokens a second that batches of the usual size are predicted to do; 0 if not known."""
-        tokens = self._token_budget()
+        tokens = self._tokens_within(max(self._limits.max_seconds, self._worthwhile()))
         seconds = self._cost.predict(tokens)
         return tokens / seconds if seconds > 0 else 0.0
 
@@ -167,8 +176,27 @@ class Scheduler:
         return kept
 
     def _token_budget(self) -> int:
-        limits = self._limits
-        return self._cost.tokens_within(limits.max_seconds, limits.max_tokens)
+        """Tokens for the next batch.
+
+        Where a batch worth its fixed cost takes longer than ``max_seconds``, it may, as far as
+        that makes nobody wait: a client who has little waiting is answered after this batch, so
+        it is no more than twice what such clients have, or what ``max_seconds`` allows.
+        """
+        usual = self._tokens_within(self._limits.max_seconds)
+        seconds = self._worthwhile()
+        if seconds <= self._limits.max_seconds:
+            return usual
+        most = self._tokens_within(seconds)
+        waiting = [sum(one.num_tokens for one in each.all()) for each in self._clients.values()]
+        little = [tokens for tokens in waiting if tokens * len(waiting) <= most]
+        return min(most, max(usual, 2 * sum(little))) if little else most
+
+    def _worthwhile(self) -> float:
+        """Seconds of a batch of which little is fixed cost."""
+        return min(self._limits.most_seconds, WORTH * self._cost.fixed)
+
+    def _tokens_within(self, seconds: float) -> int:
+        return self._cost.tokens_within(seconds, self._limits.max_tokens)
 
     def _joined(self, parts: list[Batch]) -> Batch:
         batch = parts[0] if len(parts) == 1 else self._concatenated(parts)
