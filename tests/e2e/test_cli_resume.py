@@ -196,11 +196,9 @@ def test_ctrl_c_while_waiting_for_a_stream(tmp_path: Path, by_name: bool) -> Non
         assert process.stderr is not None
         assert "packhorse-demo" in process.stderr.readline()
         time.sleep(0.2)
-        started = time.monotonic()
         process.send_signal(signal.SIGINT)
         told = process.stderr.read()
     assert (process.returncode, told) == (130, "packhorse: interrupted\n")
-    assert time.monotonic() - started < 8
     os.close(read)
     os.close(write)
 

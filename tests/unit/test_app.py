@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -290,11 +291,12 @@ def test_limits() -> None:
 
 
 def test_large_requests_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = Tokenizer.encode
+    encode, answered = Tokenizer.encode, threading.Event()
 
     def slow(self: Tokenizer, inputs: Any, **options: Any) -> Sequences:
         if len(inputs[0]) > dispatching.INLINE_CHARACTERS:
-            time.sleep(0.3)
+            assert answered.wait(30)  # in vain, if the other waits for this one
+            time.sleep(0.05)
         return encode(self, inputs, **options)
 
     monkeypatch.setattr(Tokenizer, "encode", slow)
@@ -303,12 +305,11 @@ def test_large_requests_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -
         async with rig() as r:
             large = asyncio.create_task(r.predict("good film " * 5000, raw_scores=True))
             await asyncio.sleep(0.05)
-            started = time.monotonic()
             assert (await r.predict("good")).status_code == 200
-            assert time.monotonic() - started < 0.2
+            answered.set()
             answer = await large
             assert lengths_in(answer.json()) == [512]
-            assert float(answer.headers["x-tokenization-time"]) >= 300
+            assert float(answer.headers["x-tokenization-time"]) >= 50
 
     asyncio.run(main())
 

@@ -94,17 +94,16 @@ def test_both_directions_are_independent(pair: Pair) -> None:
     assert exchange(pair[1], pair[0], 1) == [b"b" * 300_000]
 
 
+@pytest.mark.timeout(30)
 def test_a_peer_that_does_not_read_never_blocks_and_is_reported() -> None:
     sender, receiver = make_pair(pending_limit=2_000_000)
     message = os.urandom(100_000)
     sent = 0
-    started = time.monotonic()
     while not sender.full:
         sender.send(message)
         sent += 1
     with pytest.raises(ChannelFullError):
         sender.send(message)
-    assert time.monotonic() - started < 5
     assert sender.wants_write
     assert 2_000_000 <= sender.pending < 2_100_000
     assert exchange(sender, receiver, sent) == [message] * sent

@@ -158,6 +158,7 @@ def test_closing_early_ends_the_threads() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.timeout(30)
 def test_closing_wakes_who_waits_for_an_element_that_never_comes() -> None:
     never = threading.Event()
 
@@ -167,11 +168,9 @@ def test_closing_wakes_who_waits_for_an_element_that_never_comes() -> None:
 
     inner = Prefetched(source())
     outer = Prefetched(inner)
-    started = time.monotonic()
     inner.close()
     outer.close()
     assert list(outer) == []
-    assert time.monotonic() - started < 5
     never.set()
 
 
