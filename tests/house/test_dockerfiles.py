@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from packhorse.config import options, variables_of
 
@@ -40,6 +42,16 @@ def test_what_is_copied_is_there_and_in_the_context(file: Path) -> None:
     assert project["readme"] in copied
     extras = re.findall(r"/src\[(\w+)\]", file.read_text(encoding="utf-8"))
     assert set(extras) <= set(project["optional-dependencies"])
+
+
+def test_the_cpu_build_of_torch_is_one_that_the_package_keeps() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = next(one for one in project["dependencies"] if one.startswith("torch"))
+    given = (ROOT / "deploy/Dockerfile.cpu").read_text(encoding="utf-8")
+    assert re.findall(r"'(torch\b.*?)' --index-url \S+/cpu ", given) == [wanted]
+    exact = re.search(r"^TORCH \?= torch==([\d.]+)$", (ROOT / "Makefile").read_text(), re.M)
+    assert exact
+    assert Version(exact[1]) in SpecifierSet(wanted.removeprefix("torch"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
