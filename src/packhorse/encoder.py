@@ -38,10 +38,11 @@ class Base:
 
     model       hub id or folder; None for the embedded demo model
     device      auto, cpu, cuda or cuda:N
-    dtype       auto, float32, bfloat16 or (on a GPU) float16
+    dtype       auto, float32, bfloat16, float16 (on a GPU) or int8 (on a CPU)
     task        auto, classify, rerank, token_classify, embed or embed_sparse; auto: what the model
                 was made for
-    pooling     auto, cls, mean, max, mean_sqrt_len, weighted_mean or last, where texts are embedded
+    pooling     where texts are embedded: auto, cls, mean, max, mean_sqrt_len, weighted_mean or
+                last; splade for embed_sparse
     revision, token, offline, cache_dir   of the hub
     allow_pickle  whether pytorch_model.bin may be read where there are no safetensors
     tokenizer   auto, nanotoken, gigatoken or tokenizers

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from packhorse.config_values import LARGEST, is_integer
+
 Refuse = Callable[[str, object, str], Exception]
 """From a key, its value and what is accepted to the error to raise."""
 
@@ -18,8 +20,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 _THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 """Where configs before Transformers 5 keep the base of the angles, and its default."""
-
-_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def rotary_positions(config: Mapping[str, Any], refuse: Refuse) -> RotaryPositio
     """ModernBERT's, from the keys of Transformers 5 or those of older checkpoints."""
     kinds = _layer_types(config, refuse)
     wide = config.get("local_attention", 128)
-    if not _is_size(wide):
+    if not is_integer(wide, 1):
         raise refuse("local_attention", wide, "a whole number of tokens from 1 on")
     thetas = {kind: _theta(config, kind, refuse) for kind in (FULL, SLIDING)}
     return RotaryPositions(
@@ -90,7 +90,7 @@ def _layer_types(config: Mapping[str, Any], refuse: Refuse) -> list[str]:
     kinds = config.get("layer_types")
     if kinds is None:
         every = config.get("global_attn_every_n_layers", 3)
-        if not _is_size(every):
+        if not is_integer(every, 1):
             raise refuse("global_attn_every_n_layers", every, "a whole number from 1 on")
         return [SLIDING if i % every else FULL for i in range(layers)]
     known = isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)
@@ -127,7 +127,7 @@ def disentangled_positions(config: Mapping[str, Any], refuse: Refuse) -> Disenta
     if not isinstance(longest, int) or longest < 1:
         longest = config.get("max_position_embeddings", 512)
     buckets = config.get("position_buckets", -1)
-    if not isinstance(buckets, int) or isinstance(buckets, bool) or buckets > _LARGEST:
+    if not isinstance(buckets, int) or isinstance(buckets, bool) or buckets > LARGEST:
         raise refuse("position_buckets", buckets, "a whole number")
     if buckets > 0 and not 2 <= buckets < 2 * (longest - 1):
         raise refuse("position_buckets", buckets, f"from 2 to {2 * longest - 3}, or none")
@@ -176,7 +176,3 @@ def _check_deberta(config: Mapping[str, Any], refuse: Refuse) -> None:
             raise refuse(key, config[key], f"{value}, or no such key")
     if config.get("conv_kernel_size", 0):
         raise refuse("conv_kernel_size", config["conv_kernel_size"], "0, or no such key")
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST

@@ -79,6 +79,8 @@ def test_shards_are_found_by_their_index(tmp_path: Path) -> None:
     assert np.array_equal(logits(folder, allow_pickle=True), logits(tiny_checkpoints.shared()))
     (folder / "pytorch_model-2.bin").unlink()
     assert "pytorch_model.bin.index.json lists are missing: pytorch_model-2.bin" in failure(folder)
+    torch.save({}, folder / "pytorch_model-2.bin")
+    assert "lacks tensors that pytorch_model.bin.index.json lists for it" in failure(folder)
 
 
 def test_safetensors_go_first(tmp_path: Path) -> None:

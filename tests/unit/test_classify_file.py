@@ -641,7 +641,7 @@ def test_standard_output(tmp_path: Path, classify: Classify) -> None:
         (("in.txt", "-o", "no/out.csv"), "no is not a folder"),
         (("in.dat", "-o", "out.csv"), "in.dat does not tell its format; say it with --input"),
         (("in.txt", "-o", "out.dat"), "out.dat does not tell its format; say it with --output"),
-        (("in.txt", "-o", "out.txt"), "a text file has no place for labels"),
+        (("in.txt", "-o", "out.txt"), "a text file has no place for more columns"),
         (("in.jsonl", "-o", "out.csv"), "rows of jsonl are written as jsonl only"),
         (("in.parquet", "-o", "out.csv"), "rows of parquet are written as parquet only"),
         (("in.txt", "-o", "-", "--output-format", "parquet"), "to standard output"),

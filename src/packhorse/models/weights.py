@@ -101,14 +101,14 @@ def iterate(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
         if path.suffix == PICKLED:
             tensors = unpickled(path)
             if listed is not None:
-                _check_listing(path, tensors, listed)
+                _check_listing(path, tensors, listed, PICKLED_FILES[1])
             yield from tensors.items()
             continue
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 names = list(file.keys())
                 if listed is not None:
-                    _check_listing(path, names, listed)
+                    _check_listing(path, names, listed, INDEX_FILE)
                 for name in names:
                     yield name, file.get_tensor(name)
         except (SafetensorError, OSError) as error:
@@ -228,16 +228,14 @@ def _names_by_shard(weight_map: Any, index: Path) -> dict[str, list[str]]:
     return names_by_shard
 
 
-def _check_listing(path: Path, names: Iterable[str], listed: frozenset[str]) -> None:
-    """Raise unless a shard holds exactly the tensors that the index lists for it."""
+def _check_listing(path: Path, names: Iterable[str], listed: frozenset[str], index: str) -> None:
+    """Raise unless a shard holds exactly the tensors that the file ``index`` lists for it."""
     absent, unlisted = sorted(listed.difference(names)), sorted(set(names) - listed)
     if absent:
-        raise CheckpointError(
-            f"{path} lacks tensors that {INDEX_FILE} lists for it: {some(absent)}"
-        )
+        raise CheckpointError(f"{path} lacks tensors that {index} lists for it: {some(absent)}")
     if unlisted:
         raise CheckpointError(
-            f"{path} holds tensors that {INDEX_FILE} does not list for it: {some(unlisted)}"
+            f"{path} holds tensors that {index} does not list for it: {some(unlisted)}"
         )
 
 

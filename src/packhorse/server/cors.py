@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from packhorse.client_values import ANY_ORIGIN
 from packhorse.errors import ForbiddenOriginError
-
-Headers = list[tuple[bytes, bytes]]
+from packhorse.server.body import Headers
 
 _VARY = (b"vary", b"origin")
 _EXPOSED = (b"access-control-expose-headers", b"*")

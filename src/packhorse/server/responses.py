@@ -11,10 +11,9 @@ from packhorse.errors import (
     UnauthorizedError,
 )
 from packhorse.server.api_keys import CHALLENGE
+from packhorse.server.body import Headers as Headers
 from packhorse.server.body import Send
 from packhorse.server.schemas import error_body
-
-Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
 

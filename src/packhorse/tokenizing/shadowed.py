@@ -14,7 +14,7 @@ from packhorse.request import Sequences
 from packhorse.tokenizing.backends import Backend, LibraryFaultError, TokenizersBackend
 from packhorse.tokenizing.inputs import Inputs
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Read = Callable[[Backend, Inputs], Sequences]
 """Tokenises and truncates. Raises LibraryFaultError or ValidationError."""
@@ -66,7 +66,9 @@ class Shadowed:
             i for i in drawn if not self._confirmed(read, inputs.only(i), sequences.slice(i, i + 1))
         ]
         for i in different:
-            log.warning("%s and tokenizers differ on %s", self.serving.name, inputs.fingerprint(i))
+            logger.warning(
+                "%s and tokenizers differ on %s", self.serving.name, inputs.fingerprint(i)
+            )
         with self._lock:
             self.checked += len(drawn)
             self.differences += len(different)
@@ -85,4 +87,4 @@ class Shadowed:
         with self._lock:
             self.serving = self.reference
             self.reason = reason
-        log.warning("tokenizer: tokenizers serves from now on: %s", reason)
+        logger.warning("tokenizer: tokenizers serves from now on: %s", reason)

@@ -1,7 +1,7 @@
 """Text in, packed ids out: the tokenizer of one checkpoint.
 
 Nothing here makes a Python object for each text: the fast libraries return
-arrays, and the rest is a few array operations a inputs. Where neither can be
+arrays, and the rest is a few array operations a call. Where neither can be
 trusted with a checkpoint `tokenizers` serves, many times slower.
 
 A tokenizer may be used from several threads, and after a fork (see
@@ -42,7 +42,7 @@ from packhorse.tokenizing.truncation import Reader, first_unreadable, longest_fi
 
 __all__ = ["BackendChoice", "Direction", "Tokenizer"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PIECE_CHARACTERS = 16_384
 """Of a part of a text: tokenised in some 10 ms by `tokenizers`."""
@@ -99,7 +99,7 @@ class Tokenizer:
         text = read_tokenizer(checkpoint.tokenizer_file)
         reference = TokenizersBackend(text, parallel)
         serving, reason = chosen_backend(backend, text, reference, parallel)
-        log.info("tokenizer: %s serves: %s", serving.name, reason)
+        logger.info("tokenizer: %s serves: %s", serving.name, reason)
         return cls(checkpoint, Shadowed(serving, reference, reason, shadow_share))
 
     @property
@@ -318,7 +318,7 @@ class Tokenizer:
             )
         highest = max(self.library.get_vocab().values())
         if highest >= self._architecture.vocab_size:
-            log.warning(
+            logger.warning(
                 "the tokenizer has ids up to %d, the embedding table up to %d: "
                 "texts with tokens beyond it will be refused",
                 highest,

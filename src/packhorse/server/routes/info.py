@@ -20,8 +20,8 @@ class Info(msgspec.Struct):
     """The keys of text-embeddings-inference first, then ours.
 
     model_type  one key, which says what the model does: its labels, or how it pools
-    engine      what the engine says of itself: device, dtype, bounds, what is switched off
-    config      every setting as it was resolved
+    engine      what the engine says of itself: device, dtype, kernels, bounds of a batch, memory
+    config      every setting as it was resolved, and so what is switched off
     """
 
     model_id: str

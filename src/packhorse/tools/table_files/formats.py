@@ -60,7 +60,9 @@ def output_format(path: str, told: str, source: Format) -> Format:
     else:
         chosen = _by_name(path, "--output-format")
     if chosen is Format.TEXT:
-        raise ConfigError("a text file has no place for labels; write csv, tsv, jsonl or parquet")
+        raise ConfigError(
+            "a text file has no place for more columns; write csv, tsv, jsonl or parquet"
+        )
     # Objects need not have the same fields, and Parquet's types have no exact spelling in text.
     if source in (Format.JSONL, Format.PARQUET) and chosen is not source:
         raise ConfigError(f"rows of {source} are written as {source} only, not as {chosen}")
