@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from packhorse.tools.bench.units import digits
+from packhorse.tools.bench.units import digits, scaled
 from packhorse.tools.doctor.findings import IDS, Examination, Finding
 
 _WIDTH = 100
@@ -13,7 +13,7 @@ _SHOWN_LINES = 8
 
 def diagnosis(examination: Examination) -> str:
     """What was seen, then each finding with its figure, its cost and its remedy."""
-    parts = [_head(examination)]
+    parts = ["\n".join(seen_lines(examination))]
     parts += [_finding(each, examination.texts_per_second) for each in examination.findings]
     parts += [f"not examined: {each}" for each in examination.not_examined]
     if not examination.findings:
@@ -21,7 +21,8 @@ def diagnosis(examination: Examination) -> str:
     return "\n\n".join(parts)
 
 
-def _head(examination: Examination) -> str:
+def seen_lines(examination: Examination) -> list[str]:
+    """What was seen whatever was found, a sentence each."""
     seen = examination.seen
     lines = [
         f"{examination.subject}: {digits(examination.texts_per_second)} texts/s "
@@ -48,22 +49,32 @@ def _head(examination: Examination) -> str:
             f"memory; a launch {digits(seen['launch_us'])} µs, a blocking copy back "
             f"{digits(seen['blocking_copy_us'])} µs"
         )
-    return "\n".join(lines)
+    if "device_reserved_bytes" in seen:
+        lines.append(
+            f"{scaled(seen['device_reserved_bytes'], 'B')} reserved on the GPU, "
+            f"{scaled(seen['device_split_bytes'], 'B')} of it in free pieces between others"
+        )
+    return lines
 
 
 def _finding(finding: Finding, texts_per_second: float) -> str:
     lines = [f"{finding.id}: {IDS[finding.id]}", *_row("measured", finding.measured)]
-    if finding.costs is not None:
-        with_change = texts_per_second + finding.costs
-        lines += _row(
-            "costs",
-            f"{digits(finding.costs)} texts/s "
-            f"({digits(texts_per_second)} would be {digits(with_change)} without it alone)",
-        )
+    lines += _row("costs", cost(finding, texts_per_second))
     lines += _row("change", finding.change)
     for number, line in enumerate(finding.where[:_SHOWN_LINES]):
         lines += _row("" if number else "where", line)
     return "\n".join(lines)
+
+
+def cost(finding: Finding, texts_per_second: float) -> str:
+    """What it costs, in a sentence."""
+    if finding.costs < 0.005 * texts_per_second:
+        return "no texts/s now"
+    with_change = texts_per_second + finding.costs
+    return (
+        f"{digits(finding.costs)} texts/s "
+        f"({digits(texts_per_second)} would be {digits(with_change)} without it alone)"
+    )
 
 
 def _row(name: str, text: str) -> list[str]:

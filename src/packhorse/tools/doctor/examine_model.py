@@ -15,7 +15,7 @@ from packhorse.config import Config, resolve
 from packhorse.configured import configured_checkpoint
 from packhorse.hardware import Hardware, detect
 from packhorse.tools.bench import machine_load
-from packhorse.tools.doctor import machine_facts, memory_growth
+from packhorse.tools.doctor import device_memory, machine_facts, memory_growth, memory_nodes
 from packhorse.tools.doctor.findings import Examination, Finding
 from packhorse.tools.doctor.gpu_facts import gpu_facts
 from packhorse.tools.doctor.host_faults import tokenizer as tokenizer_fault
@@ -25,6 +25,10 @@ from packhorse.tools.doctor.sample_texts import spread
 
 ON_GPU = 16
 """Times that the texts are repeated on a GPU, so that there are whole batches."""
+
+
+FEW = 4
+"""Texts in the calls of which there are many."""
 
 
 def examine_model(config: Config, texts: Sequence[str], seconds: float) -> Examination:
@@ -38,10 +42,11 @@ def examine_model(config: Config, texts: Sequence[str], seconds: float) -> Exami
     checkpoint = configured_checkpoint(config)
     device = torch.device(config.model.device)
     on_gpu = device.type == "cuda"
+    threads = 1 if on_gpu else int(config.engine.threads)
     program = ModelProgram(config, checkpoint)
     try:
         chosen = _chosen(program, list(texts) * (ON_GPU if on_gpu else 1), seconds)
-        load, periods = machine_load.read(), machine_facts.periods()
+        load, quota = machine_load.read(), machine_facts.quota()
         used = _cpu_seconds()
         tokenizing, computing = program.seconds(chosen)
         ours = _cpu_seconds() - used
@@ -54,18 +59,23 @@ def examine_model(config: Config, texts: Sequence[str], seconds: float) -> Exami
             "computing_texts_per_second": len(chosen) / computing,
         }
         found = [
-            machine_facts.throttling(periods, machine_facts.periods(), hardware.cpus),
-            machine_facts.busy(others),
-            machine_facts.numa(on_gpu),
+            machine_facts.throttling(quota, machine_facts.quota(), hardware.cpus, rate),
+            machine_facts.busy(others, threads, hardware.cpus, rate),
             tokenizer_fault(tokenizing / (tokenizing + computing), rate),
-            memory_growth.find(partial(program, spread(chosen, 4))),
+            memory_growth.find(partial(program, spread(chosen, FEW))),
         ]
         if on_gpu:
+            few = partial(program, spread(chosen, FEW))
+            in_pieces, figures = device_memory.examine(few, FEW, rate, device)
+            found.append(in_pieces)
+            seen |= figures
             seen |= gpu_facts(device) | {"bucket_padding": program.bucket_padding(sequences)}
     finally:
         program.close()
     against = _Comparison(config, checkpoint, chosen, rate)
     found += [_threads(config, hardware, against), _type(config, hardware, against)]
+    if not on_gpu:  # a GPU's engine computes nothing on these cores
+        found.append(memory_nodes.numa(memory_nodes.own_nodes(), rate, against.rate_on))
     return Examination(
         checkpoint.model_id, len(chosen), rate, seen, [each for each in found if each is not None]
     )
@@ -81,9 +91,18 @@ class _Comparison:
 
     def costs(self, change: Callable[[Config], Config]) -> float:
         """Texts/s that the change brings; 0 if none."""
-        other = ModelProgram(change(self._config), self._checkpoint)
+        return max(0.0, self._rate_with(change(self._config)) - self._rate)
+
+    def rate_on(self, cores: set[int]) -> float:
+        """Texts/s with a thread for each of these cores and none elsewhere."""
+        engine = replace(self._config.engine, threads=len(cores))
+        with memory_nodes.held_to(cores):
+            return self._rate_with(replace(self._config, engine=engine))
+
+    def _rate_with(self, config: Config) -> float:
+        other = ModelProgram(config, self._checkpoint)
         try:
-            return max(0.0, len(self._texts) / sum(other.seconds(self._texts)) - self._rate)
+            return len(self._texts) / sum(other.seconds(self._texts))
         finally:
             other.close()
 

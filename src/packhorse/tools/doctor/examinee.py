@@ -20,7 +20,13 @@ import torch
 
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
-from packhorse.tools.doctor import device_faults, host_faults, memory_growth, model_faults
+from packhorse.tools.doctor import (
+    device_faults,
+    device_memory,
+    host_faults,
+    memory_growth,
+    model_faults,
+)
 from packhorse.tools.doctor.findings import Examination, Finding
 from packhorse.tools.doctor.passes import ForwardPass, Recorder
 from packhorse.tools.doctor.replay import device_of
@@ -31,7 +37,8 @@ from packhorse.tools.doctor.script import Place, Program, load
 FEWEST, IN_A_CALL = 8, 4
 """Texts that are examined at least, and in the calls of which there are many."""
 
-ROUNDS = 3
+ROUNDS, SECONDS = 3, 0.3
+"""Of plain calls: at least so many, and so long."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -107,6 +114,9 @@ def examine(place: Place, program: Program, texts: Sequence[str], seconds: float
         of_device, more = device_faults.find(call, passes, len(chosen), rate)
         found += of_device
         seen |= more
+        device = device_of(passes) if passes else torch.device("cuda")
+        in_pieces = _tried(lambda: _memory(few, rate, device, seen), "fragmentation", skipped)
+        found.append(in_pieces)
     if not passes:
         skipped.append("no torch.nn.Module was called: batches, padding and type are not seen")
     found.append(_tried(lambda: memory_growth.find(few), "memory-growth", skipped))
@@ -117,6 +127,15 @@ def examine(place: Place, program: Program, texts: Sequence[str], seconds: float
     return Examination(
         str(place), len(chosen), rate, seen, [each for each in found if each is not None], skipped
     )
+
+
+def _memory(
+    few: Callable[[], None], rate: float, device: torch.device, seen: dict[str, Any]
+) -> Finding | None:
+    """Whether device memory lies in pieces; what was seen goes into ``seen``."""
+    found, figures = device_memory.examine(few, IN_A_CALL, rate, device)
+    seen |= figures
+    return found
 
 
 def _is_on_gpu(passes: Sequence[ForwardPass]) -> bool:
@@ -147,13 +166,13 @@ def _as_many_as_time_allows(program: Program, texts: Sequence[str], seconds: flo
 
 def _plain_rate(call: Callable[[], Any], texts: int) -> tuple[float, float]:
     """Texts/s of the best round, and the share of samples in a tokenizer."""
-    best = float("inf")
+    rounds: list[float] = []
     with Sampler() as sampler:
-        for _ in range(ROUNDS):
+        while len(rounds) < ROUNDS or sum(rounds) < SECONDS:
             started = time.perf_counter()
             call()
-            best = min(best, time.perf_counter() - started)
-    return texts / best, sampler.share
+            rounds.append(time.perf_counter() - started)
+    return texts / min(rounds), sampler.share
 
 
 if __name__ == "__main__":

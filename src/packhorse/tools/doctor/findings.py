@@ -15,6 +15,7 @@ IDS = {
     "blocking-copies": "results copied back one by one, the device waiting each time",
     "launch-overhead": "a device that waits for the CPU to launch its kernels",
     "memory-growth": "memory that grows from call to call",
+    "fragmentation": "device memory in pieces that fit nobody, or asked for anew at every call",
     "threads": "more computing threads than cores",
     "slow-tokenizer": "more time for tokenizing than a model deserves",
     "throttling": "the container's quota of cores is used up before its period ends",
@@ -31,8 +32,8 @@ class Finding:
     id        one of IDS
     measured  the figure in a sentence
     figure    the same as a number, in ``unit``
-    costs     texts/s that are lost to it, as measured by doing the same without it; None where
-              that cannot be measured
+    costs     texts/s that are lost to it now: measured by doing the same without it where that
+              can be done, else from the time that it was seen to take
     change    what to do
     where     lines of code, innermost first: "predict.py:12 in predict"
     """
@@ -41,7 +42,7 @@ class Finding:
     measured: str
     figure: float
     unit: str
-    costs: float | None
+    costs: float
     change: str
     where: list[str] = field(default_factory=list)
 

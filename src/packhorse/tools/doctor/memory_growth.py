@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from packhorse.tools.bench.units import scaled
 from packhorse.tools.doctor.findings import Finding
+from packhorse.tools.doctor.free_memory import free_bytes, how_long
 
 CALLS = 6
 """Equal calls. What grows at every one of the last five is no cache that fills up."""
@@ -61,15 +64,18 @@ class AllocationSites(TorchDispatchMode):
 def find(call: Callable[[], None]) -> Finding | None:
     """Call again and again; the growth that is found, of tensors first."""
     call()
+    started = time.perf_counter()
+    call()
+    seconds = time.perf_counter() - started
     gc.collect()
     gc.freeze()  # what is there already is not looked at again and again
     try:
-        return _growth(call)
+        return _growth(call, seconds)
     finally:
         gc.unfreeze()
 
 
-def _growth(call: Callable[[], None]) -> Finding | None:
+def _growth(call: Callable[[], None], seconds: float) -> Finding | None:
     live = []
     allocated = []
     with AllocationSites() as mode:
@@ -80,11 +86,13 @@ def _growth(call: Callable[[], None]) -> Finding | None:
     growing = [site for site in live[-1] if _grows([step[site] for step in live])]
     if growing:
         largest = max(growing, key=lambda site: live[-1][site] - live[0][site])
-        return _finding((live[-1][largest] - live[0][largest]) / (CALLS - 1), "tensors", largest)
+        each = (live[-1][largest] - live[0][largest]) / (CALLS - 1)
+        return _finding(each, "tensors", largest, seconds, is_on_gpu=_grows(allocated))
     if _grows(allocated):
         each = (allocated[-1] - allocated[0]) / (CALLS - 1)
-        return _finding(each, "device memory without an owner in Python", ())
-    return _python_growth(call)
+        what = "device memory without an owner in Python"
+        return _finding(each, what, (), seconds, is_on_gpu=True)
+    return _python_growth(call, seconds)
 
 
 def _grows(sizes: list[int]) -> bool:
@@ -146,7 +154,7 @@ def _on_gpu() -> int:
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
 
 
-def _python_growth(call: Callable[[], None]) -> Finding | None:
+def _python_growth(call: Callable[[], None], seconds: float) -> Finding | None:
     """Objects other than tensors: lists, strings, NumPy arrays.
 
     Counted is the least that any step brought: what waits for the garbage
@@ -165,7 +173,7 @@ def _python_growth(call: Callable[[], None]) -> Finding | None:
     worst = max(growth, key=lambda site: growth[site], default=None)
     if worst is None or growth[worst] < PYTHON_BYTES:
         return None
-    return _finding(growth[worst], "objects", worst)
+    return _finding(growth[worst], "objects", worst, seconds)
 
 
 def _least_step(sizes: list[int]) -> int:
@@ -185,13 +193,19 @@ def _traced() -> Counter[Site]:
     return counted
 
 
-def _finding(each: float, what: str, site: Site) -> Finding:
+def _finding(
+    each: float, what: str, site: Site, seconds: float, is_on_gpu: bool = False
+) -> Finding:
+    """``each`` bytes a call that takes ``seconds``; it costs nothing until memory is used up."""
+    room = free_bytes(is_on_gpu)
     return Finding(
         id="memory-growth",
-        measured=f"{each:,.0f} bytes of {what} more after every call",
+        measured=f"{each:,.0f} bytes of {what} more after every call; with such calls in a row the "
+        f"{scaled(room, 'B')} that are free are used up after {how_long(room / each * seconds)}, "
+        "and then every text is lost",
         figure=each,
         unit="bytes a call",
-        costs=None,
+        costs=0.0,
         change=CHANGE,
         where=list(site),
     )

@@ -9,6 +9,7 @@ from html import escape
 from packhorse.tools.bench import picture as ladder_picture
 from packhorse.tools.bench.results import Ladder
 from packhorse.tools.bench.units import digits, scaled
+from packhorse.tools.doctor.diagnosis import cost
 from packhorse.tools.doctor.findings import IDS, Examination, Finding
 from packhorse.tools.profiler.roofline import Profile
 from packhorse.tools.profiler.table import HEADINGS, row
@@ -90,13 +91,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _finding(finding: Finding, texts_per_second: float) -> str:
-    parts = {"measured": finding.measured}
-    if finding.costs is not None:
-        parts["costs"] = (
-            f"{digits(finding.costs)} texts/s: {digits(texts_per_second)} would be "
-            f"{digits(texts_per_second + finding.costs)} without it alone"
-        )
-    parts["change"] = finding.change
+    parts = {
+        "measured": finding.measured,
+        "costs": cost(finding, texts_per_second),
+        "change": finding.change,
+    }
     rows = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in parts.items())
     if finding.where:
         lines = "<br>".join(f"<code>{escape(line)}</code>" for line in finding.where)
