@@ -205,15 +205,8 @@ class ParquetWriter:
         """
         parquet = self._arrow.parquet
         with parquet.ParquetWriter(target, self._schema) as writer:
-            tables, rows, size = [], 0, 0
-            for table in self._streamed(partial):
-                tables.append(table)
-                rows, size = rows + table.num_rows, size + table.nbytes
-                if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
-                    self._write_group(writer, tables)
-                    tables, rows, size = [], 0, 0
-            if tables:
-                self._write_group(writer, tables)
+            for group in self._groups(partial):
+                self._write_group(writer, group)
 
     def _kept(self, batch: RowBatch) -> list[Any]:
         """The input's columns for the good rows."""
@@ -226,6 +219,19 @@ class ParquetWriter:
         by_column = zip(*kept, strict=True) if kept else [()] * len(self._source)
         return [self._arrow.array(list(values), self._arrow.string()) for values in by_column]
 
+    def _groups(self, partial: Path) -> Iterator[list[Any]]:
+        """The batches of one row group of the output after the other."""
+        group, rows, size = [], 0, 0
+        for batch in self._streamed(partial):
+            group.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+                del batch  # whoever writes the group has the only references
+                yield group
+                group, rows, size = [], 0, 0
+        if group:
+            yield group
+
     def _streamed(self, partial: Path) -> Iterator[Any]:
         size = partial.stat().st_size
         with self._arrow.OSFile(str(partial)) as file:
@@ -233,6 +239,14 @@ class ParquetWriter:
                 with self._arrow.ipc.open_stream(file) as stream:
                     yield from stream
 
-    def _write_group(self, writer: Any, tables: list[Any]) -> None:
-        table = self._arrow.Table.from_batches(tables).combine_chunks()
+    def _write_group(self, writer: Any, group: list[Any]) -> None:
+        """Write the batches as they are: in one piece they would be in memory twice.
+
+        What they took is given back at once; else the next group comes on top of it, or not,
+        as the allocator's clock has it.
+        """
+        table = self._arrow.Table.from_batches(group).unify_dictionaries()
+        group.clear()
         writer.write_table(table, row_group_size=table.num_rows)
+        del table
+        self._arrow.default_memory_pool().release_unused()
