@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from packhorse.errors import ConfigError
-from packhorse.tools.files.arguments import FileArguments, checked_stride, positive, run_task
+from packhorse.tools.files.arguments import (
+    FileArguments,
+    checked_prompt,
+    checked_stride,
+    positive,
+    run_task,
+)
 
 if TYPE_CHECKING:
     from packhorse.tools.files.row_task import RowTask
@@ -39,12 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the numbers; int8 and uint8: 256 steps over -1 to 1; binary and ubinary: eight "
         "signs to a byte; default: float32",
     )
-    common.texts.add_argument(
-        "--prompt-name",
-        metavar="NAME",
-        help="which of the model's prompts goes before each text; default: the model's own choice",
-    )
-    common.texts.add_argument("--prompt", metavar="TEXT", help="a text to put there instead")
+    common.add_prompt()
     common.add_truncation()
     common.add_windows()
     common.add_run()
@@ -58,13 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _task(arguments: argparse.Namespace, has_lists: bool) -> RowTask:
     from packhorse.tools.files.tasks.vectors import VectorTask
 
-    if arguments.prompt is not None and arguments.prompt_name is not None:
-        raise ConfigError("--prompt and --prompt-name were both given")
+    prompt_name, prompt = checked_prompt(arguments)
     return VectorTask(
         text=arguments.text_column,
         embedding=arguments.prefix + arguments.embedding_column,
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
+        prompt_name=prompt_name,
+        prompt=prompt,
         normalize=arguments.normalize,
         dimensions=arguments.dimensions,
         output_type=arguments.output_type,

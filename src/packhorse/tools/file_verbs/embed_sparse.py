@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from packhorse.errors import ConfigError
-from packhorse.tools.files.arguments import FileArguments, run_task
+from packhorse.tools.files.arguments import FileArguments, checked_prompt, run_task
 
 if TYPE_CHECKING:
     from packhorse.tools.files.row_task import RowTask
@@ -18,12 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input()
     common.add_output_format()
     common.add_name("embedding")
-    common.texts.add_argument(
-        "--prompt-name",
-        metavar="NAME",
-        help="which of the model's prompts goes before each text; default: the model's own choice",
-    )
-    common.texts.add_argument("--prompt", metavar="TEXT", help="a text to put there instead")
+    common.add_prompt()
     common.add_truncation()
     common.add_run()
 
@@ -36,13 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _task(arguments: argparse.Namespace, has_lists: bool) -> RowTask:
     from packhorse.tools.files.tasks.sparse_vectors import SparseVectorTask
 
-    if arguments.prompt is not None and arguments.prompt_name is not None:
-        raise ConfigError("--prompt and --prompt-name were both given")
+    prompt_name, prompt = checked_prompt(arguments)
     return SparseVectorTask(
         text=arguments.text_column,
         embedding=arguments.prefix + arguments.embedding_column,
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
+        prompt_name=prompt_name,
+        prompt=prompt,
         truncate=not arguments.no_truncate,
         direction=arguments.truncation,
     )

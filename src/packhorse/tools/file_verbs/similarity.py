@@ -22,11 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.texts.add_argument(
         "--source-sentence", metavar="TEXT", help="one text that all are compared with"
     )
-    common.texts.add_argument(
-        "--prompt-name",
-        metavar="NAME",
-        help="which of the model's prompts goes before each text; default: the model's own choice",
-    )
+    common.add_prompt_name()
     common.add_run()
 
 

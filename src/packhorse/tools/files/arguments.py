@@ -110,6 +110,19 @@ class FileArguments:
             "--prefix", default="", help="before the names of the added columns"
         )
 
+    def add_prompt(self) -> None:
+        """What goes before each text; ``checked_prompt`` reads it."""
+        self.add_prompt_name()
+        self.texts.add_argument("--prompt", metavar="TEXT", help="a text to put there instead")
+
+    def add_prompt_name(self) -> None:
+        self.texts.add_argument(
+            "--prompt-name",
+            metavar="NAME",
+            help="which of the model's prompts goes before each text; "
+            "default: the model's own choice",
+        )
+
     def add_truncation(self, side: bool = True) -> None:
         """What becomes of texts that are too long; ``side``: whether either end may be cut."""
         if side:
@@ -202,6 +215,13 @@ def run_task(
     )
     counts = run_file(run, config)
     return 1 if arguments.strict and counts.skipped else 0
+
+
+def checked_prompt(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
+    """--prompt-name and --prompt. Raises ConfigError where both are given."""
+    if arguments.prompt is not None and arguments.prompt_name is not None:
+        raise ConfigError("--prompt and --prompt-name were both given")
+    return arguments.prompt_name, arguments.prompt
 
 
 def checked_stride(arguments: argparse.Namespace) -> int | None:
