@@ -13,8 +13,8 @@ import pytest
 from packhorse.metrics import ACCEPTING
 from packhorse.server.app import App
 from packhorse.server.connection import sweep
+from packhorse.server.http_server import Server, uvicorn_config
 from packhorse.server.listen import bind
-from packhorse.server.process import Server, _uvicorn_config
 from tests.unit.test_app import Rig, rig
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -41,7 +41,7 @@ class Site:
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
     async with rig() as r:
-        server = Server(_uvicorn_config(App(r.service)), r.board, 1)
+        server = Server(uvicorn_config(App(r.service), 25), r.board, 1)
         listening = bind("127.0.0.1", 0)
         listening.listen()
         serving = asyncio.create_task(server.serve([listening]))

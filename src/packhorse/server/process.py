@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
@@ -11,30 +10,27 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
-import uvicorn
-
 from packhorse import logs
 from packhorse.busy_polling import polls_busily
-from packhorse.channel.board import Board
 from packhorse.channel.vitals import Vitals
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config, tokenizer_choice
 from packhorse.errors import ConfigError, SetupError
 from packhorse.hardware import available_cpus
 from packhorse.launch import STANDBY, Launch, complain, learn, name_process
-from packhorse.server.acceptor import Acceptor
 from packhorse.server.admission import Admission
 from packhorse.server.answer_room import AnswerRoom, AnswerSizes
 from packhorse.server.app import App
 from packhorse.server.busy_loop import BusyLoop
-from packhorse.server.connection import CLOSE, STALL_SECONDS, Connection, sweep
+from packhorse.server.connection import STALL_SECONDS, sweep
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.draining import GRACE_SECONDS, until_answered, until_deserted
 from packhorse.server.engine_client import EngineClient, EngineLink
+from packhorse.server.http_server import Server, uvicorn_config
 from packhorse.server.observations import Observations, ShadowCounts
 from packhorse.server.response_cache import ResponseCache
 from packhorse.server.scores import most_bytes
@@ -50,68 +46,12 @@ logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 25
 """How long a front end may take to finish what it has; an orchestrator usually waits for 30."""
 
-KEEP_ALIVE_SECONDS = 75
-"""Longer than load balancers keep idle connections (60 s): they must be the ones to close."""
-
 LOOK_SECONDS = 0.25
 
 RELOAD_LOOK_SECONDS = 0.05
 
 SHADOW_SHARE = 0.001
 """Of this share of texts the ids are compared with those of `tokenizers`."""
-
-
-class Server(uvicorn.Server):
-    """Uvicorn, but signals are ours, and so is how connections are taken."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        board: Board,
-        slot: int,
-        most_connections: int = 10_000,
-        tls: Tls | None = None,
-    ) -> None:
-        super().__init__(config)
-        self._most_connections = most_connections
-        self._tls = tls
-        self._board = board
-        self._slot = slot
-        self.acceptor: Acceptor | None = None
-
-    def close_after_answers(self) -> None:
-        """From now on every answer is the last of its connection, and says so."""
-        self.config.encoded_headers.append(CLOSE)  # for the lists that are made from now on
-        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
-        for connection in self.open_connections:
-            if isinstance(connection, Connection):
-                connection.close_after_answer()
-
-    @property
-    def open_connections(self) -> list[object]:
-        """Those of clients, idle ones too."""
-        return list(self.server_state.connections)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        assert sockets
-        self.acceptor = Acceptor(
-            sockets[0],
-            self._connection,
-            self.server_state.connections,
-            self._board,
-            self._slot,
-            self._most_connections,
-            None if self._tls is None else self._tls.context,
-        )
-        self.servers = [self.acceptor]  # type: ignore[list-item]
-        self.started = True
-
-    def _connection(self) -> Connection:
-        return Connection(config=self.config, server_state=self.server_state, app_state={})
 
 
 class FrontEnd:
@@ -160,7 +100,7 @@ class FrontEnd:
         )
         self._tls = tls
         self._server = Server(
-            _uvicorn_config(App(self._service)),
+            uvicorn_config(App(self._service), DRAIN_SECONDS),
             board,
             launch.slot,
             config.network.max_connections,
@@ -273,22 +213,6 @@ def _tracing_of(launch: Launch, checkpoint: Checkpoint) -> Tracing | None:
         server.otlp_service_name,
         f"front end {launch.index}",
         launch.config.model.served_model_name or checkpoint.model_id,
-    )
-
-
-def _uvicorn_config(app: App) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
     )
 
 
