@@ -304,6 +304,7 @@ def test_what_differs_is_told(interrupted: Interrupted) -> None:
     assert refusal("--raw-scores", "--no-truncate") == "option raw_scores, option truncate"
     assert refusal("--truncation", "left") == "option direction"
     assert refusal("--dtype", "float32") == "option dtype"
+    assert refusal("--threads", "97") == "option threads"
     assert refusal("--prefix", "x_") == "option columns"
     assert refusal("--input-format", "csv", "--text-column", "text 0") == (
         "option format, option texts"

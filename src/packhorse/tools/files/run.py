@@ -170,6 +170,7 @@ def _identity(run: Run, config: Config, checkpoint: Checkpoint, batch_rows: int)
             "batch": batch_rows,
             "device": config.model.device,
             "dtype": _dtype(config),
+            "threads": _threads(config),
             "tokenizer": config.model.tokenizer,
             "max batch tokens": config.engine.max_batch_tokens,
             "without": sorted(config.engine.without),
@@ -185,6 +186,11 @@ def _dtype(config: Config) -> str:
     """The type asked for, with what decides it where that is left to a CPU."""
     native = config.model.device == "cpu" and detect().native_bfloat16
     return f"{config.model.dtype}, bfloat16 is native" if native else config.model.dtype
+
+
+def _threads(config: Config) -> int | str | None:
+    """On a CPU: the shapes of products depend on them, and so do the last bits of scores."""
+    return config.engine.threads if config.model.device == "cpu" else None
 
 
 def _state(run: Run, identity: dict[str, Any]) -> RunState:
