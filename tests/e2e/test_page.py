@@ -15,6 +15,7 @@ import pytest
 
 from tests import tiny_checkpoints
 from tests.e2e.service import Service, service
+from tests.unit import test_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -309,6 +310,51 @@ def test_every_task_has_its_box(browser: Browser, tmp_path: Path, task: str) -> 
             numbers = [float(value.rstrip("%")) for value in values]
             assert len(numbers) == (3 if task == "rerank" else 2)
             assert numbers == sorted(numbers, reverse=True)
+
+
+def test_sparse_weights_have_the_tokens_names(browser: Browser, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    tiny_checkpoints.make_bert(folder, head="ForMaskedLM", num_labels=None)
+    with (
+        service(real=True, model_id=folder, device="cpu", threads=1, pooling="splade") as made,
+        opened(browser, made.url) as page,
+    ):
+        wait_until_ready(page)
+        page.wait_for_selector("#facts li")
+        page.fill("#text", "grey horse\n")
+        page.click("#send")
+        page.wait_for_selector("#result .bars")
+        names = page.locator("#result .name").all_inner_texts()
+        weights = [float(value) for value in page.locator("#result .value").all_inner_texts()]
+        assert 0 < len(names) <= 12
+        assert weights == sorted(weights, reverse=True)
+        assert not all(name.isdigit() for name in names), "tokens, not their ids"
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / "embed_sparse.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_report_reads_well_wide_and_narrow(
+    browser: Browser, tmp_path: Path, scheme: str, width: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
+    test_report.reported(
+        tmp_path,
+        test_report.LADDER,
+        test_report.EXAMINATION,
+        test_report.PROFILE,
+        test_report.TUNING,
+    )
+    url = (tmp_path / "page/report.html").as_uri()
+    with opened(browser, url, width=width, color_scheme=scheme, bypass_csp=True) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("figure svg").count() == 4
+        assert page.locator("figure svg").first.bounding_box()["width"] >= 600, "readable"
+        found = axe.Axe().run(page).response["violations"]
+        assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == []
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / f"report-{width}-{scheme}.png", full_page=True)
 
 
 @pytest.mark.skipif(find_spec("flask_swagger_ui") is None, reason="needs the extra swagger")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -93,9 +95,11 @@ def test_a_page_has_a_section_and_a_picture_for_each_result(tmp_path: Path) -> N
     assert not reader.open
     assert len(set(reader.ids)) == len(reader.ids), "two ladders, and no id twice"
     assert html.count("<section>") == 5
-    assert html.count("<svg ") == 4
+    assert html.count("<svg ") == 5
+    assert "without fixed-padding" in html
     for text in ("fixed-padding", "12.5 texts/s", "a.py:1 in f", "dense 384→1152", "threads 2"):
         assert text in html
+    assert html.count("as at the start") == 1, "one trial has the settings that all began with"
     assert html.count("prefers-color-scheme: dark") >= 4
 
 
@@ -123,6 +127,14 @@ def test_a_profile_whose_operations_are_slow_stays_within_its_picture(tmp_path: 
         x, y = map(float, place.split(","))
         assert 0 <= x <= 760
         assert 0 <= y <= 420
+
+
+def test_names_in_the_roofline_do_not_lie_on_one_another(tmp_path: Path) -> None:
+    alike = [Operation(f"dense {i}", 1, 0.05, 10**9, 10**7, "compute", 0.5) for i in range(4)]
+    html = reported(tmp_path, replace(PROFILE, operations=alike))
+    heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" text-anchor="end">dense', html))
+    assert len(heights) == 4
+    assert all(below - above >= 13 for above, below in pairwise(heights))
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def test_the_picture_is_well_formed_and_has_a_line_for_each_trial(p99_ms: float 
     assert len(lines) == len(made.trials)
     assert lines[-1].get("class") == "best"
     assert len(root.findall(".//*[@class='limit']")) == (p99_ms is not None)
+    assert "1e+" not in ET.tostring(root, encoding="unicode")
     inside = [float(c.get("cx", "")) for c in root.findall(".//{*}circle")]
     assert all(0 <= x <= 760 for x in inside)
 

@@ -21,14 +21,14 @@
       maxInput: (n) => `up to ${n} tokens`, tokenizer: (name) => `tokenizer ${name}`,
       times: (total, tokens, cut) => `${total} ms on the server, ${tokens} tokens${cut ? ", cut to fit" : ""}`,
       nothing: "Nothing found.", empty: "Write something first.", failed: "The server could not be reached.",
-      more: (n) => `and ${n} more labels`, error: (status, text) => `${status}: ${text}`,
+      more: (n) => `and ${n} more labels`, moreTokens: (n) => `and ${n} more tokens`, error: (status, text) => `${status}: ${text}`,
       dimensions: (n) => `${n} numbers a text. The first line beside the others, by cosine:`,
       oneVector: (n) => `${n} numbers. The first of them:`,
       tasks: {
         classify: { name: "classifies texts", send: "Classify", text: "Text", hint: "The model gives a score for each of its labels.", sample: "This product is amazing and I love it!" },
         token_classify: { name: "finds entities", send: "Find entities", text: "Text", hint: "The model marks the parts of a text that it has a label for.", sample: "Ada Lovelace met Charles Babbage in London." },
         rerank: { name: "ranks documents", send: "Rank", text: "Documents, one a line", query: "Query", hint: "The model scores how well each document answers the query.", sample: "The Eiffel Tower is 330 metres tall.\nIt rained all day in Paris.\nBread is baked from flour and water.", ask: "How tall is the Eiffel Tower?" },
-        embed_sparse: { name: "embeds texts sparsely", send: "Embed", text: "Texts, one a line", hint: "The model gives weights to tokens of its vocabulary, here by their ids.", sample: "A good film.\nI liked the movie." },
+        embed_sparse: { name: "embeds texts sparsely", send: "Embed", text: "Texts, one a line", hint: "The model gives weights to tokens of its vocabulary; the heaviest are shown.", sample: "A good film.\nI liked the movie." },
         embed: { name: "embeds texts", send: "Embed", text: "Texts, one a line", hint: "The model turns each text into a vector; near vectors mean alike.", sample: "A good film.\nI liked the movie.\nIt rained all day." },
       },
     },
@@ -49,14 +49,14 @@
       maxInput: (n) => `最长 ${n} 个 token`, tokenizer: (name) => `分词器 ${name}`,
       times: (total, tokens, cut) => `服务端用时 ${total} 毫秒，${tokens} 个 token${cut ? "，已截断" : ""}`,
       nothing: "没有找到。", empty: "请先输入内容。", failed: "无法连接到服务。",
-      more: (n) => `另有 ${n} 个标签`, error: (status, text) => `${status}：${text}`,
+      more: (n) => `另有 ${n} 个标签`, moreTokens: (n) => `另有 ${n} 个 token`, error: (status, text) => `${status}：${text}`,
       dimensions: (n) => `每条文本 ${n} 个数。第一行与其余各行的余弦相似度：`,
       oneVector: (n) => `共 ${n} 个数，前几个为：`,
       tasks: {
         classify: { name: "文本分类", send: "分类", text: "文本", hint: "模型为每个标签给出分数。", sample: "This product is amazing and I love it!" },
         token_classify: { name: "实体识别", send: "识别实体", text: "文本", hint: "模型标出文本中它有标签的部分。", sample: "Ada Lovelace met Charles Babbage in London." },
         rerank: { name: "文档排序", send: "排序", text: "文档，每行一篇", query: "查询", hint: "模型给每篇文档打分，看它多大程度上回答了查询。", sample: "The Eiffel Tower is 330 metres tall.\nIt rained all day in Paris.\nBread is baked from flour and water.", ask: "How tall is the Eiffel Tower?" },
-        embed_sparse: { name: "稀疏向量", send: "计算向量", text: "文本，每行一条", hint: "模型为词表中的 token 给出权重，这里以 id 表示。", sample: "A good film.\nI liked the movie." },
+        embed_sparse: { name: "稀疏向量", send: "计算向量", text: "文本，每行一条", hint: "模型为词表中的 token 给出权重，这里列出最大的几个。", sample: "A good film.\nI liked the movie." },
         embed: { name: "文本向量", send: "计算向量", text: "文本，每行一条", hint: "模型把每条文本变成向量，意思相近的向量也相近。", sample: "A good film.\nI liked the movie.\nIt rained all day." },
       },
     },
@@ -277,7 +277,8 @@
       if (answer.status === 401) at("key-box").open = true;
       if (!answer.ok) return fail(words().error(answer.status, body.error || body.message || ""));
       at("error").hidden = true;
-      state.last = { task: state.model.task, asked: asked.body, body, headers: answer.headers };
+      const names = state.model.task === "embed_sparse" ? await tokensOf(body) : null;
+      state.last = { task: state.model.task, asked: asked.body, body, headers: answer.headers, names };
       showAnswer(state.last);
       showCommand(asked);
     } catch {
@@ -288,6 +289,19 @@
     }
   }
 
+  const heaviest = (weights) => [...weights].sort((a, b) => b.value - a.value).slice(0, MOST_BARS);
+
+  /** The tokens of the ids that are shown, by id; none where the tokenizer does not know one. */
+  async function tokensOf(body) {
+    const ids = [...new Set(body.flatMap((each) => heaviest(each).map(({ index }) => index)))];
+    if (!ids.length) return new Map();
+    const asked = { ids: ids.map((id) => [id]), skip_special_tokens: false };
+    const answer = await fetch("decode", { method: "POST", headers: { "content-type": "application/json", ...authorization() }, body: JSON.stringify(asked) });
+    if (!answer.ok) return new Map();
+    const texts = await answer.json();
+    return new Map(ids.map((id, place) => [id, texts[place].trim()]));
+  }
+
   function fail(message) {
     state.last = null;
     at("result").replaceChildren();
@@ -295,20 +309,20 @@
     at("error").hidden = false;
   }
 
-  function showAnswer({ task: name, asked, body, headers }) {
-    const parts = { classify: labels, token_classify: entities, rerank: documents, embed: vectors, embed_sparse: weights }[name](body, asked);
+  function showAnswer({ task: name, asked, body, headers, names }) {
+    const parts = { classify: labels, token_classify: entities, rerank: documents, embed: vectors, embed_sparse: weights }[name](body, asked, names);
     const cut = Number(headers.get("x-truncated") || 0);
     parts.push(element("p", { class: "times" }, words().times(number(Number(headers.get("x-total-time")), 1), number(Number(headers.get("x-compute-tokens"))), cut)));
     at("result").replaceChildren(...parts);
   }
 
   /** A list of names with their values as bars; widths are shares of 1, or of the largest beyond it. */
-  function bars(rows) {
+  function bars(rows, said = score) {
     const most = Math.max(1, ...rows.map(([, value]) => Math.abs(value)));
     return element("ul", { class: "bars", role: "list" }, ...rows.map(([name, value]) => {
       const bar = element("div");
       bar.style.width = `${(Math.max(0, value) / most) * 100}%`;
-      return element("li", {}, element("span", { class: "name" }, name), element("span", { class: "value" }, score(value)), element("div", { class: "track", "aria-hidden": "true" }, bar));
+      return element("li", {}, element("span", { class: "name" }, name), element("span", { class: "value" }, said(value)), element("div", { class: "track", "aria-hidden": "true" }, bar));
     }));
   }
 
@@ -340,11 +354,11 @@
     return [text];
   }
 
-  function weights(body, asked) {
+  function weights(body, asked, names) {
     return body.flatMap((each, place) => {
-      const heaviest = [...each].sort((a, b) => b.value - a.value).slice(0, MOST_BARS);
-      const parts = [element("p", {}, asked.inputs[place]), bars(heaviest.map(({ index, value }) => [String(index), value]))];
-      if (each.length > MOST_BARS) parts.push(element("p", { class: "hint" }, words().more(each.length - MOST_BARS)));
+      const rows = heaviest(each).map(({ index, value }) => [names.get(index) || String(index), value]);
+      const parts = [element("p", { class: "weighed" }, asked.inputs[place]), rows.length ? bars(rows, (value) => number(value, 3)) : element("p", { class: "hint" }, words().nothing)];
+      if (each.length > MOST_BARS) parts.push(element("p", { class: "hint" }, words().moreTokens(each.length - MOST_BARS)));
       return parts;
     });
   }

@@ -96,8 +96,13 @@ class _Scale:
         for exponent in range(self.low, self.high + 1):
             x = self.x(10.0**exponent)
             parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"/>')
-            parts.append(_text(x, bottom + 16, f"{10.0**exponent:,g}", "muted", "middle"))
+            parts.append(_text(x, bottom + 16, _power(exponent), "muted", "middle"))
         return "\n".join(parts)
+
+
+def _power(exponent: int) -> str:
+    """1,000,000 and not 1e+06."""
+    return f"{10**exponent:,}" if exponent >= 0 else f"{10.0**exponent:g}"
 
 
 def _sentence(rung: RungResult, top: float) -> str:

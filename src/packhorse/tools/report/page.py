@@ -23,15 +23,19 @@ STYLE = """\
   --line: #3d444d; --accent: #4493f8; --bad: #ff7b72 } }
 body { margin: 0 auto; padding: 1.5rem; max-width: 62rem; background: var(--paper);
   color: var(--ink); font: 16px/1.5 system-ui, sans-serif }
-h1 { font-size: 1.5rem } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line) }
+h1 { font-size: 1.5rem }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere }
 h3 { margin-bottom: 0.25rem; color: var(--bad) }
-figure { margin: 1rem 0; overflow-x: auto } svg { max-width: 100%; height: auto }
+figure { margin: 1rem 0; overflow-x: auto }
+svg { display: block; width: 100%; min-width: 40rem; height: auto }
 .scroll { overflow-x: auto } .muted, dt { color: var(--muted) }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: 0.25rem 0.75rem; text-align: right; border-bottom: 1px solid var(--line) }
+th, td { padding: 0.25rem 0.75rem; text-align: right; border-bottom: 1px solid var(--line);
+  white-space: nowrap }
 th:first-child, td:first-child { text-align: left }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.15rem 1rem; margin: 0 }
-dd { margin: 0 } code { font: 0.9em ui-monospace, monospace }
+dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.15rem 1rem;
+  margin: 0 }
+dd { margin: 0; overflow-wrap: anywhere } code { font: 0.9em ui-monospace, monospace }
 """
 
 
@@ -55,7 +59,7 @@ def page(results: Sequence[Result]) -> str:
 
 def _section(result: Result, number: int) -> str:
     if isinstance(result, Ladder):
-        title, body = "The ladder", ladder_section(result, number)
+        title, body = f"The ladder: {result.model}", ladder_section(result, number)
     elif isinstance(result, Examination):
         title, body = f"Doctor: {result.subject}", doctor_section(result)
     elif isinstance(result, Profile):

@@ -9,6 +9,8 @@ from packhorse.tools.bench.units import scaled
 from packhorse.tools.profiler.roofline import Operation, Profile
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 96, 24, 24, 52
+LINE = 15
+"""Between two names, one below the other."""
 
 STYLE = """\
 .roof text { font: 13px system-ui, sans-serif; fill: #1f2328 }
@@ -57,6 +59,7 @@ def roofline_picture(profile: Profile) -> str:
             *(_horizontal(up, e) for e in range(up.low, up.high + 1)),
             f'<polyline class="ceiling" points="{line}"/>',
             *(_dot(each, across, up, profile.seconds) for each in shown),
+            *_labels(shown, across, up, profile.seconds),
             f'<text class="muted" x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">'
             "FLOPs a byte; FLOP/s upwards; area: share of the time</text>",
             "</svg>\n",
@@ -97,13 +100,36 @@ def _horizontal(axis: _Axis, exponent: int) -> str:
 
 
 def _dot(operation: Operation, across: _Axis, up: _Axis, total: float) -> str:
-    x = across(operation.flops / operation.bytes)
-    y = up(operation.flops / operation.seconds)
-    radius = 3 + 22 * math.sqrt(operation.seconds / total)
-    is_right = x > WIDTH / 2
+    x, y, radius = _place(operation, across, up, total)
     return (
         f'<circle class="dot" fill-opacity="0.6" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">'
         f"<title>{escape(operation.name)}</title></circle>"
-        f'<text x="{x - radius - 4 if is_right else x + radius + 4:.1f}" y="{y + 4:.1f}" '
-        f'text-anchor="{"end" if is_right else "start"}">{escape(operation.name.split()[0])}</text>'
     )
+
+
+def _place(
+    operation: Operation, across: _Axis, up: _Axis, total: float
+) -> tuple[float, float, float]:
+    """Middle and radius of its dot, in pixels."""
+    x = across(operation.flops / operation.bytes)
+    y = up(operation.flops / operation.seconds)
+    return x, y, 3 + 22 * math.sqrt(operation.seconds / total)
+
+
+def _labels(shown: list[Operation], across: _Axis, up: _Axis, total: float) -> list[str]:
+    """Names beside their dots; one that would lie on another goes down until it does not.
+
+    Dots of the right half have them on their left, the others on their right.
+    """
+    parts = []
+    reached = {True: 0.0, False: 0.0}  # where the lowest name of each half lies
+    for operation in sorted(shown, key=lambda each: _place(each, across, up, total)[1]):
+        x, y, radius = _place(operation, across, up, total)
+        is_right = x > WIDTH / 2
+        base = reached[is_right] = max(y + 4, reached[is_right] + LINE)
+        end = x - radius - 4 if is_right else x + radius + 4
+        parts.append(
+            f'<text x="{end:.1f}" y="{base:.1f}" '
+            f'text-anchor="{"end" if is_right else "start"}">{escape(operation.name)}</text>'
+        )
+    return parts

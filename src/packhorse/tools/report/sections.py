@@ -9,13 +9,14 @@ from html import escape
 from packhorse.tools.bench import picture as ladder_picture
 from packhorse.tools.bench.results import Ladder
 from packhorse.tools.bench.units import digits, scaled
-from packhorse.tools.doctor.diagnosis import cost
+from packhorse.tools.doctor.diagnosis import cost, seen_lines
 from packhorse.tools.doctor.findings import IDS, Examination, Finding
 from packhorse.tools.profiler.roofline import Profile
 from packhorse.tools.profiler.table import HEADINGS, row
+from packhorse.tools.report.doctor_picture import doctor_picture
 from packhorse.tools.report.roofline_picture import roofline_picture
 from packhorse.tools.tune.picture import picture as tune_picture
-from packhorse.tools.tune.results import Tuning
+from packhorse.tools.tune.results import Trial, Tuning
 
 
 def ladder_section(ladder: Ladder, number: int) -> str:
@@ -37,8 +38,9 @@ def ladder_section(ladder: Ladder, number: int) -> str:
 
 
 def doctor_section(examination: Examination) -> str:
-    """Each finding with its figure, cost and remedy."""
-    head = f"<p>{digits(examination.texts_per_second)} texts/s ({examination.texts} texts).</p>"
+    """What was seen, what each remedy brings, and each finding with figure, cost and remedy."""
+    head = "".join(f"<p>{escape(line)}</p>" for line in seen_lines(examination)[1:])
+    head += figure(doctor_picture(examination))
     findings = [_finding(each, examination.texts_per_second) for each in examination.findings]
     skipped = [f'<p class="muted">Not examined: {escape(e)}</p>' for e in examination.not_examined]
     return "\n".join([head, *(findings or ["<p>Nothing found.</p>"]), *skipped])
@@ -63,19 +65,24 @@ def tune_section(tuning: Tuning) -> str:
     rows = []
     for trial in sorted(tuning.trials, key=lambda trial: -trial.score(tuning.p99_ms)):
         point = trial.best(tuning.p99_ms)
-        name = ", ".join(f"{key} {value}" for key, value in trial.settings.items())
         numbers = (
             ("-", "-", "-")
             if point is None
             else (digits(point.texts_per_second), digits(point.p99_ms), str(point.connections))
         )
-        rows.append((name, *numbers))
+        rows.append((_changes(trial, tuning.trials[0]), *numbers))
     return shown + table(headings, rows)
 
 
+def _changes(trial: Trial, first: Trial) -> str:
+    """The settings that are not those of the first trial."""
+    changed = {k: v for k, v in trial.settings.items() if first.settings.get(k) != v}
+    return ", ".join(f"{key} {value}" for key, value in changed.items()) or "as at the start"
+
+
 def figure(svg: str) -> str:
-    """A picture, inline."""
-    return f"<figure>\n{svg}</figure>\n"
+    """A picture, inline; on a narrow screen it is moved with the arrow keys, too."""
+    return f'<figure tabindex="0">\n{svg}</figure>\n'
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -68,7 +68,9 @@ class _Axes:
         values = [max(point.p99_ms, 0.01) for point in points] + ([p99_ms] if p99_ms else [])
         self._low = math.floor(math.log10(min(values)) * 2) / 2
         self._high = max(self._low + 0.5, math.ceil(math.log10(max(values)) * 2) / 2)
-        self._most = 1.08 * max(point.texts_per_second for point in points)
+        most = max((point.texts_per_second for point in points), default=1.0)
+        self._step = _round_step(most / 4)
+        self._most = self._step * math.ceil(1.02 * most / self._step)
         self._limit = p99_ms
 
     def x(self, milliseconds: float) -> float:
@@ -88,24 +90,37 @@ class _Axes:
                 f'<text class="muted" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" '
                 f'text-anchor="middle">{digits(value)} ms</text>'
             )
-        for part in range(5):
-            rate = self._most * part / 4
+        for part in range(round(self._most / self._step) + 1):
+            rate = self._step * part
             y = self.y(rate)
             parts.append(
                 f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
                 f'<text class="muted" x="{LEFT - 8}" y="{y + 4:.1f}" '
-                f'text-anchor="end">{digits(rate) if part else "0"}</text>'
+                f'text-anchor="end">{_tick(rate, self._step)}</text>'
             )
         if self._limit is not None:
             x = self.x(self._limit)
             parts.append(
                 f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+                f'<text class="muted" x="{x + 6:.1f}" y="{HEIGHT - BOTTOM - 8}">limit '
+                f"{digits(self._limit)} ms</text>"
             )
         parts.append(
             f'<text class="muted" x="{WIDTH - RIGHT}" y="{HEIGHT - 14}" text-anchor="end">'
             "p99 latency, logarithmic; texts a second upwards</text>"
         )
         return "\n".join(parts)
+
+
+def _round_step(least: float) -> float:
+    """The next of 1, 2 and 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least)
+
+
+def _tick(rate: float, step: float) -> str:
+    """Whole where the steps are."""
+    return f"{rate:,.0f}" if step >= 1 else f"{rate:g}"
 
 
 def _line(trial: Trial, axes: _Axes, line: str, dot: str) -> str:
