@@ -44,7 +44,7 @@ TRANSLATED = [
         (f"docs/{name}.md", f"docs/zh-CN/{name}.md")
         for name in (
             *("library", "server", "security", "metrics", "command-line", "benchmarks"),
-            *("exactness", "tasks", "tuning-lab"),
+            *("exactness", "tasks", "tuning-lab", "under-load"),
             *("index", "quick-start", "concepts", "tuning", "deployment", "moving-from-tei"),
             *("errors", "adding-a-family", "cli"),
         )

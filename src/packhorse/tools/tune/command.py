@@ -21,7 +21,7 @@ from packhorse.tools.tune.config_file import config_text
 from packhorse.tools.tune.knobs import Knob, knobs_for
 from packhorse.tools.tune.picture import picture
 from packhorse.tools.tune.results import Settings, Trial, Tuning
-from packhorse.tools.tune.search import best_of, descend, sweep
+from packhorse.tools.tune.search import best_of, confirm, descend, sweep
 from packhorse.tools.tune.server_trial import trial
 
 
@@ -47,12 +47,12 @@ def search(arguments: argparse.Namespace) -> Tuning:
     Raises ConfigError, also when no server started.
     """
     settings = read_settings(arguments)
-    device = resolve(settings, detect()).model.device
+    resolved = resolve(settings, detect())
     fixed = given_settings(arguments)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in fixed.items()]
     if arguments.config is not None:
         words += ["--config", str(arguments.config)]
-    knobs = _knobs(arguments.tried, fixed) or knobs_for(device, detect(), fixed)
+    knobs = _knobs(arguments.tried, fixed) or knobs_for(resolved, detect(), fixed)
     texts = our_texts() if arguments.texts is None else read_texts(arguments.texts)
     p99_ms: float | None = arguments.p99_ms
 
@@ -62,6 +62,7 @@ def search(arguments: argparse.Namespace) -> Tuning:
         return result
 
     trials = sweep(knobs, measure) if arguments.sweep else descend(knobs, measure, p99_ms)
+    trials = confirm(trials, measure, p99_ms)
     if all(each.fault for each in trials):
         raise ConfigError(f"no server could be measured: {trials[0].fault}")
     return Tuning(
@@ -79,7 +80,7 @@ def summary(tuning: Tuning) -> str:
     """The best settings and what they reach, beside where the search began."""
     best, first = tuning.best.best(tuning.p99_ms), tuning.trials[0]
     if best is None:
-        lowest = min(p.p99_ms for each in tuning.trials for p in each.points)
+        lowest = min(p.p99_ms for each in tuning.trials for p in each.points + each.again)
         return (
             f"no setting keeps p99 within {digits(tuning.p99_ms or 0)} ms here: "
             f"the lowest p99 of any load was {digits(lowest)} ms"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from packhorse.config import AUTO
+from packhorse.config import AUTO, Config
 from packhorse.hardware import Hardware
 
 
@@ -17,14 +17,17 @@ class Knob:
     values: tuple[str, ...]
 
 
-def knobs_for(device: str, hardware: Hardware, fixed: Collection[str]) -> list[Knob]:
+def knobs_for(config: Config, hardware: Hardware, fixed: Collection[str]) -> list[Knob]:
     """All but the settings that are fixed, those first that usually matter most.
+
+    config  resolved: what "auto" stands for is not tried a second time by its number
 
     A type of lower precision than "auto" takes is not tried: it would change answers.
     """
     cpus = hardware.cpus
-    on_gpu = device.startswith("cuda")
-    front_ends = sorted({n for n in (1, 2, 4, 8, cpus // 4, cpus // 2) if 1 <= n <= cpus})
+    on_gpu = config.model.device.startswith("cuda")
+    counts = {n for n in (1, 2, 4, 8, cpus // 4, cpus // 2) if 1 <= n <= cpus}
+    front_ends = sorted(counts - {config.server.front_ends})
     knobs = [
         Knob("max_batch_time", _first(AUTO, ("2", "12") if on_gpu else ("10", "25", "100"))),
         Knob("front_ends", _first(AUTO, map(str, front_ends))),

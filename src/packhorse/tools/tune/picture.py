@@ -39,7 +39,8 @@ STYLE = """\
 
 def picture(tuning: Tuning) -> str:
     """The SVG file's text; readable on light and on dark pages, and without seeing it."""
-    points = [point for trial in tuning.trials for point in trial.points if not point.errors]
+    limit = tuning.p99_ms
+    points = [p for trial in tuning.trials for p in trial.lower(limit) if not p.errors]
     axes = _Axes(points, tuning.p99_ms)
     title = f"Texts a second against p99: {tuning.model}, {len(tuning.trials)} settings tried"
     others = [trial for trial in tuning.trials if trial != tuning.best]
@@ -54,8 +55,8 @@ def picture(tuning: Tuning) -> str:
             f'<text class="title" x="{LEFT}" y="28">{escape(title)}</text>',
             f'<text class="muted" x="{LEFT}" y="48">{escape(_sentence(tuning))}</text>',
             axes.grid(),
-            *(_line(trial, axes, "trial", "dot") for trial in others),
-            _line(tuning.best, axes, "best", "bestdot"),
+            *(_line(trial, limit, axes, "trial", "dot") for trial in others),
+            _line(tuning.best, limit, axes, "best", "bestdot"),
             "</svg>\n",
         ]
     )
@@ -123,8 +124,8 @@ def _tick(rate: float, step: float) -> str:
     return f"{rate:,.0f}" if step >= 1 else f"{rate:g}"
 
 
-def _line(trial: Trial, axes: _Axes, line: str, dot: str) -> str:
-    points = sorted((p for p in trial.points if not p.errors), key=lambda p: p.connections)
+def _line(trial: Trial, p99_ms: float | None, axes: _Axes, line: str, dot: str) -> str:
+    points = sorted((p for p in trial.lower(p99_ms) if not p.errors), key=lambda p: p.connections)
     places = [(axes.x(p.p99_ms), axes.y(p.texts_per_second)) for p in points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     name = ", ".join(f"{key} {value}" for key, value in trial.settings.items())
