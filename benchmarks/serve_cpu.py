@@ -10,7 +10,8 @@ drifts on the machine drifts for all. Ratios are taken within a round, and their
 median counts. What is not installed is named as skipped.
 
 FOLDER is a virtual environment with fastapi, mosec, litserve, torch and
-transformers, whichever are to be compared; without it this interpreter's.
+transformers, whichever are to be compared; without it this interpreter's. The
+option can be given again: Infinity needs an environment of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.tools.bench import machine, machine_load
 from packhorse.tools.bench.random_checkpoint import model_folder
-from packhorse.tools.bench.serve.bodies import read_texts
+from packhorse.tools.bench.serve.bodies import ROUTES, read_texts
 from packhorse.tools.bench.serve.command import measure
 from packhorse.tools.bench.serve.plan import Plan
 from packhorse.tools.bench.serve.served import served
@@ -63,6 +64,7 @@ RIVALS = {
     "fastapi-batching": Rival("fastapi_batching.py", "fastapi", "/predict"),
     "mosec": Rival("mosec_batching.py", "mosec", "/inference"),
     "litserve": Rival("litserve_batching.py", "litserve", "/predict"),
+    "infinity": Rival("infinity_classify.py", "infinity_emb", "/classify"),
 }
 OURS = "packhorse"
 
@@ -79,8 +81,8 @@ class Service:
 def main() -> int:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the services would be left behind
-    python = sys.executable if given.rivals_venv is None else f"{given.rivals_venv}/bin/python"
-    skipped = {name: why for name in RIVALS if (why := why_not(RIVALS[name], python))}
+    pythons = [f"{folder}/bin/python" for folder in given.rivals_venv] or [sys.executable]
+    found, skipped = installed(pythons)
     for name, why in skipped.items():
         print(f"skipped   {name}: {why}", flush=True)
     with tempfile.TemporaryDirectory(prefix="packhorse-serve-") as scratch, ExitStack() as stack:
@@ -89,7 +91,7 @@ def main() -> int:
             name: stack.enter_context(
                 started_rival(RIVALS[name], python, folder, given.threads, Path(scratch))
             )
-            for name in RIVALS.keys() - skipped.keys()
+            for name, python in found.items()
         }
         services = {OURS: stack.enter_context(ours(folder, given.threads))}
         for name, rival in started.items():
@@ -124,7 +126,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="minilm-l6", help="a shape or a folder")
-    parser.add_argument("--rivals-venv", type=Path, metavar="FOLDER")
+    parser.add_argument("--rivals-venv", type=Path, metavar="FOLDER", action="append", default=[])
     parser.add_argument("--threads", type=int, default=detect().cpus, help="of each service")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
@@ -132,6 +134,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--commit", help="what to record where the sources are no git checkout")
     return parser.parse_args()
+
+
+def installed(pythons: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The rivals that can run, each with its interpreter, and why the others cannot."""
+    found, skipped = {}, {}
+    for name, rival in RIVALS.items():
+        for python in pythons:
+            if (why := why_not(rival, python)) is None:
+                found[name] = python
+                break
+            skipped[name] = why
+    return found, {name: why for name, why in skipped.items() if name not in found}
 
 
 def why_not(rival: Rival, python: str) -> str | None:
@@ -174,7 +188,7 @@ class StartedRival:
         raise ConfigError(f"it does not answer; it said last: {lines[-1]}")
 
     def _answers(self) -> bool:
-        body = json.dumps({"inputs": "a text"}).encode()
+        body = json.dumps(ROUTES[self.route].body(["a text"])).encode()
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(self.url + self.route, body, headers)
         try:
@@ -196,6 +210,7 @@ def started_rival(
     """A rival, ended at the end of a with block."""
     port = free_port()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {
+        "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
         "RIVAL_MODEL": str(folder),
         "RIVAL_PORT": str(port),
         "RIVAL_THREADS": str(threads),

@@ -106,5 +106,5 @@ def test_the_gpu_script_measures_all_loads_and_agrees_with_the_metrics() -> None
 def test_rivals_that_are_not_installed_are_named() -> None:
     report = script("serve_cpu.py", "--rounds", "1", "--seconds", "1", "--clients", "4")
     assert report["services"]["packhorse"]["requests_per_second"] > 0
-    names = {"fastapi-naive", "fastapi-batching", "mosec", "litserve"}
+    names = {"fastapi-naive", "fastapi-batching", "mosec", "litserve", "infinity"}
     assert {*report["services"], *report["skipped"]} == {"packhorse", *names}

@@ -17,6 +17,7 @@ import pytest
 from packhorse.errors import ConfigError
 from packhorse.tools.bench.serve import crew
 from packhorse.tools.bench.serve.answers import (
+    classify_fault,
     embed_fault,
     json_fault,
     openai_fault,
@@ -192,6 +193,11 @@ def test_files_of_texts_and_bodies_are_read(tmp_path: Path) -> None:
         (predict_fault, b'[%b,[{"score":1,"label":"P"}]]' % GOOD, 2, "widths"),
         (predict_fault, b"[]", 1, "empty"),
         (predict_fault, GOOD[:-1], 1, "shape"),
+        (classify_fault, b'{"data":[{"index":0,"label":"N","probs":[0.9,0.1]}]}', 1, None),
+        (classify_fault, b'{"data":[%b]}' % GOOD, 1, None),
+        (classify_fault, b'{"data":[%b]}' % GOOD, 2, "1 rows for 2 texts"),
+        (classify_fault, b'{"data":[]}', 1, "0 rows"),
+        (classify_fault, GOOD, 1, "shape"),
         (embed_fault, b"[[0.5,1],[1,2]]", 2, None),
         (embed_fault, b"[[0.5,1],[1]]", 2, "widths"),
         (embed_fault, b"[[0.5,null]]", 1, "shape"),

@@ -39,8 +39,21 @@ class VectorList(msgspec.Struct):
     data: list[Vector]
 
 
+class Classified(msgspec.Struct):
+    """One text of /classify, as vLLM and this server answer it."""
+
+    probs: list[float]
+
+
+class ClassifiedList(msgspec.Struct):
+    """All texts of /classify; Infinity answers it with rows of labels."""
+
+    data: list[Classified | list[Score]]
+
+
 _one = msgspec.json.Decoder(list[Score])
 _batch = msgspec.json.Decoder(list[list[Score]])
+_classified = msgspec.json.Decoder(ClassifiedList)
 _ranks = msgspec.json.Decoder(list[Rank])
 _vectors = msgspec.json.Decoder(list[list[float]])
 _vector_list = msgspec.json.Decoder(VectorList)
@@ -56,6 +69,18 @@ def predict_fault(body: bytes, texts: int) -> str | None:
             rows = [[label.score for label in _one.decode(body)]]
     except msgspec.DecodeError as error:
         return f"not the shape of /predict: {error}"
+    return _table_fault(rows, texts)
+
+
+def classify_fault(body: bytes, texts: int) -> str | None:
+    """Of /classify: probabilities, or labels with scores, for each text."""
+    try:
+        data = _classified.decode(body).data
+    except msgspec.DecodeError as error:
+        return f"not the shape of /classify: {error}"
+    rows = [
+        one.probs if isinstance(one, Classified) else [label.score for label in one] for one in data
+    ]
     return _table_fault(rows, texts)
 
 

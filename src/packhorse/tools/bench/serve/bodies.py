@@ -13,6 +13,7 @@ import msgspec
 from packhorse.errors import ConfigError
 from packhorse.tools.bench.serve.answers import (
     Check,
+    classify_fault,
     embed_fault,
     json_fault,
     openai_fault,
@@ -52,6 +53,7 @@ def _embed_body(texts: list[str]) -> Any:
 ROUTES = {
     "/predict": Route(_predict_body, predict_fault),
     "/inference": Route(_predict_body, predict_fault),
+    "/classify": Route(lambda texts: {"input": texts}, classify_fault),
     "/embed": Route(_embed_body, embed_fault),
     "/v1/embeddings": Route(lambda texts: {"input": texts}, openai_fault),
     "/rerank": Route(lambda texts: {"query": texts[0], "texts": texts}, rerank_fault),
