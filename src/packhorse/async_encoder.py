@@ -52,7 +52,7 @@ class AsyncEncoder(Base):
         raw_scores: bool = False,
         *,
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
         stride: int | None = None,
     ) -> list[list[Classification]]:
         """As ``Encoder.classify``."""
@@ -67,7 +67,7 @@ class AsyncEncoder(Base):
         inputs: Iterable[TextOrPair],
         *,
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
         stride: int | None = None,
     ) -> Float32Array:
         """As ``Encoder.predict_proba``."""
@@ -111,7 +111,7 @@ class AsyncEncoder(Base):
         dimensions: int | None = None,
         output_type: OutputType = "float32",
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
         stride: int | None = None,
     ) -> NDArray[Any]:
         """As ``Encoder.embed``."""
@@ -147,7 +147,7 @@ class AsyncEncoder(Base):
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
     ) -> list[SparseVector]:
         """As ``Encoder.embed_sparse``."""
         return await self._run(

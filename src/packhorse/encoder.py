@@ -153,7 +153,7 @@ class Encoder(Base):
         raw_scores: bool = False,
         *,
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
         stride: int | None = None,
     ) -> list[list[Classification]]:
         """For each text or pair: its labels and scores, best first.
@@ -178,7 +178,7 @@ class Encoder(Base):
         inputs: Iterable[TextOrPair],
         *,
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
         stride: int | None = None,
     ) -> Float32Array:
         """Scores, float32 (n, labels), in the order of ``labels``. All as in ``classify``."""
@@ -235,7 +235,7 @@ class Encoder(Base):
         dimensions: int | None = None,
         output_type: OutputType = "float32",
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
         stride: int | None = None,
     ) -> NDArray[Any]:
         """A vector for each text, (n, width), as sentence-transformers computes it.
@@ -284,7 +284,7 @@ class Encoder(Base):
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
     ) -> list[SparseVector]:
         """For each text SPLADE's weights of tokens of the vocabulary, without those that are 0.
 
@@ -339,7 +339,7 @@ class Encoder(Base):
         inputs: Iterable[TextOrPair],
         *,
         truncate: bool = True,
-        truncation_direction: Direction = "right",
+        truncation_direction: Direction | None = None,
     ) -> Sequences:
         """The tokenised inputs, packed; ``truncated`` says which were cut."""
         return self._loaded.tokenizer.encode(

@@ -90,7 +90,7 @@ def probabilities(
     loaded: Loaded,
     inputs: Iterable[TextOrPair],
     truncate: bool,
-    direction: Direction,
+    direction: Direction | None,
     stride: int | None,
 ) -> Plan[Float32Array]:
     """Scores, float32 (n, labels)."""
@@ -102,7 +102,7 @@ def label_matrix(
     inputs: Iterable[TextOrPair],
     raw_scores: bool,
     truncate: bool,
-    direction: Direction,
+    direction: Direction | None,
     stride: int | None,
 ) -> Plan[Float32Array]:
     """Scores or logits, float32 (n, labels)."""
@@ -123,7 +123,7 @@ def classify(
     top_k: int | None,
     raw_scores: bool,
     truncate: bool,
-    direction: Direction,
+    direction: Direction | None,
     stride: int | None,
 ) -> Plan[list[list[Classification]]]:
     """Labels with scores for each input, best first; all, or ``top_k`` of them."""
@@ -182,7 +182,7 @@ def rerank(
 ) -> Plan[list[RankedDocument]]:
     """The documents, those that answer the query best first."""
     texts, most = _checked_texts(documents), _checked_top_k(top_k)
-    plan = pair_scores(loaded, [(query, text) for text in texts], raw_scores, truncate, "right")
+    plan = pair_scores(loaded, [(query, text) for text in texts], raw_scores, truncate, None)
 
     def finish(answer: Answer) -> list[RankedDocument]:
         scores = plan.finish(answer)
@@ -197,7 +197,7 @@ def pair_scores(
     pairs: Sequence[tuple[str, str]],
     raw_scores: bool,
     truncate: bool,
-    direction: Direction,
+    direction: Direction | None,
 ) -> Plan[Float32Array]:
     """How well the document of each pair answers its query, float32 (n,)."""
     require(loaded.checkpoint, Task.RERANK)
@@ -220,7 +220,7 @@ def embed(
     dimensions: int | None,
     output_type: OutputType,
     truncate: bool,
-    direction: Direction,
+    direction: Direction | None,
     stride: int | None,
 ) -> Plan[NDArray[Any]]:
     """A vector for each text."""
@@ -264,7 +264,7 @@ def embed_sparse(
     prompt_name: str | None,
     prompt: str | None,
     truncate: bool,
-    direction: Direction,
+    direction: Direction | None,
 ) -> Plan[list[SparseVector]]:
     """The weights of the vocabulary's tokens that are not 0, for each text."""
     sentence = sentence_of(loaded.checkpoint, Task.EMBED_SPARSE)
@@ -353,7 +353,7 @@ def _checked_texts(texts: Iterable[str]) -> list[str]:
 
 
 def _reading(
-    loaded: Loaded, truncate: bool, direction: Direction, stride: int | None
+    loaded: Loaded, truncate: bool, direction: Direction | None, stride: int | None
 ) -> tuple[Encode, Callable[[Float32Array], Float32Array]]:
     """How inputs are tokenised, and how rows of what went to the model become rows of inputs.
 
@@ -365,7 +365,7 @@ def _reading(
     return windows.encode, windows.per_text
 
 
-def _encoder(loaded: Loaded, truncate: bool, direction: Direction) -> Encode:
+def _encoder(loaded: Loaded, truncate: bool, direction: Direction | None) -> Encode:
     def encode(piece: Sequence[Any]) -> Sequences:
         return loaded.tokenizer.encode(piece, truncate=truncate, direction=direction)
 

@@ -406,7 +406,7 @@ def test_unknown_routes_and_methods() -> None:
             before = len((await r.client.get("/metrics")).text.splitlines())
             for number in range(50):
                 assert error_of(await r.client.get(f"/wp-{number}")).startswith("404 Validation")
-            assert error_of(await r.client.get("/predict/")).startswith("404")
+            assert error_of(await r.client.get("/predictions/")).startswith("404")
             wrong = await r.client.get("/predict")
             assert error_of(wrong).startswith("405 Validation")
             assert wrong.headers["allow"] == "POST"

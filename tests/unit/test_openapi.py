@@ -46,7 +46,7 @@ def test_every_path_is_described_and_every_reference_leads_somewhere() -> None:
 def test_what_a_route_needs_is_required() -> None:
     schemas = document()["components"]["schemas"]
     assert schemas["EmbeddingsRequest"]["required"] == ["input"]
-    assert schemas["RerankRequest"]["required"] == ["query", "texts"]
+    assert schemas["RerankRequest"]["required"] == ["query"]
     assert set(schemas["OpenAIErrorBody"]["properties"]) == {"error"}
 
 

@@ -42,8 +42,8 @@ def test_inputs(inputs: object, expected: object) -> None:
 def test_defaults_and_options() -> None:
     request = decode_predict(b'{"inputs": "a"}')
     assert request.truncate is None
-    assert request.truncation_direction == "right"
-    assert request.raw_scores is False
+    assert request.truncation_direction is None
+    assert not request.raw_scores
     request = decode_predict(
         b'{"inputs":"a","truncate":false,"truncation_direction":"Left","raw_scores":true,"x":[1]}'
     )

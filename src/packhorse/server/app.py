@@ -24,7 +24,7 @@ from packhorse.server.compression import GZIP_BYTES, GZIP_LEVEL
 from packhorse.server.edge import Edge, id_of
 from packhorse.server.responses import error_headers
 from packhorse.server.routes.docs import FILES, docs, docs_file
-from packhorse.server.routes.health import live, ready
+from packhorse.server.routes.health import LIVE_PATHS, READY_PATHS, live, ready
 from packhorse.server.routes.info import info
 from packhorse.server.routes.metrics import metrics
 from packhorse.server.routes.openai import models
@@ -43,11 +43,7 @@ INVOCATIONS = "invocations"
 
 NAMES = {
     "/": "root",
-    "/health": "health",
-    "/health/live": "health",
-    "/health/ready": "health",
-    "/ready": "health",
-    "/ping": "health",
+    **dict.fromkeys((*READY_PATHS, *LIVE_PATHS), "health"),
     "/info": "info",
     "/metrics": "metrics",
     "/stats": "stats",
@@ -86,8 +82,8 @@ class App:
                     if path != "/"
                 ],
                 *[Route(path, models) for path in ("/v1/models", "/models")],
-                *[Route(path, ready) for path in ("/health", "/health/ready", "/ready", "/ping")],
-                Route("/health/live", live),
+                *[Route(path, ready) for path in READY_PATHS],
+                *[Route(path, live) for path in LIVE_PATHS],
                 Route("/info", info),
                 Route("/openapi.json", openapi),
                 Route("/docs", docs),
@@ -109,7 +105,7 @@ class App:
             self._cold = GZipMiddleware(cold, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
+        path = scope["path"] = _plain(scope["path"])
         route = NAMES.get(path, "unmatched")
         if path == "/" and scope["method"] == "POST":
             route = INVOCATIONS
@@ -136,6 +132,14 @@ class App:
             await send(message)
 
         return counting
+
+
+def _plain(path: str) -> str:
+    """The path of the route that is meant: clients double slashes, and add one at the end."""
+    if path in NAMES:
+        return path
+    shorter = "/" + "/".join(filter(None, path.split("/")))
+    return shorter if shorter in NAMES else path
 
 
 def _http_error(request: Request, error: Exception) -> Response:

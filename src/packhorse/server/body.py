@@ -36,7 +36,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     content_type = headers.get(b"content-type")
     if content_type is not None and content_type != b"application/json":
         _check_content_type(content_type)
-    if b"content-encoding" in headers and headers[b"content-encoding"] != b"identity":
+    encoding = headers.get(b"content-encoding")
+    if encoding and encoding.strip().lower() != b"identity":
         raise UnsupportedMediaTypeError("compressed bodies are not read: send plain JSON")
     message = await receive()
     if message["type"] == "http.disconnect":

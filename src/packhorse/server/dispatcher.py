@@ -227,7 +227,7 @@ def _first_characters(waiting: list[Pending], limit: int) -> list[Pending]:
 
 def _by_options(requests: list[Pending]) -> list[list[Pending]]:
     """Requests that the tokenizer can take in one call, without those that have ended."""
-    groups: dict[tuple[bool, str, int], list[Pending]] = {}
+    groups: dict[tuple[bool, str | None, int], list[Pending]] = {}
     for pending in requests:
         if not pending.future.done():
             alone = 0 if pending.encode is None else id(pending)

@@ -164,7 +164,7 @@ class ModelRoute:
         characters: int,
         *,
         truncate: bool | None = None,
-        direction: str = "right",
+        direction: str | None = None,
         encode: Callable[[], Sequences] | None = None,
     ) -> Answer:
         """What the model gives for these inputs; once in a request.
@@ -182,7 +182,7 @@ class ModelRoute:
         inputs: list[Any],
         characters: int,
         truncate: bool | None,
-        direction: str,
+        direction: str | None,
         encode: Callable[[], Sequences] | None = None,
     ) -> Pending:
         """The same before the answer is there: await its future, which raises the other errors."""
@@ -190,7 +190,7 @@ class ModelRoute:
         estimate = self._admission.reserve(len(inputs), characters, asking.terms)
         pending = self._pending(asking, inputs, characters, estimate)
         pending.truncate = self.auto_truncate if truncate is None else truncate
-        pending.direction = DIRECTIONS[direction]
+        pending.direction = None if direction is None else DIRECTIONS[direction]
         pending.encode = encode
         self._dispatcher.submit(pending)
         return pending
@@ -238,7 +238,7 @@ class ModelRoute:
         See ``__call__`` for where it is released.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        pending = Pending(inputs, characters, True, "right", estimate, future, asking.terms)
+        pending = Pending(inputs, characters, True, None, estimate, future, asking.terms)
         asking.pending = pending
         if asking.exchange is not None:
             asking.exchange.wait_for(pending)

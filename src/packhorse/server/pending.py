@@ -79,7 +79,7 @@ class Pending:
         inputs: list[TextOrPair],
         characters: int,
         truncate: bool,
-        direction: Direction,
+        direction: Direction | None,
         tokens: int,
         future: asyncio.Future[None],
         terms: Terms = ANYONE,

@@ -34,6 +34,7 @@ from packhorse.tokenizing.choice import BackendChoice, chosen_backend
 from packhorse.tokenizing.files import read_tokenizer, reads_token_types
 from packhorse.tokenizing.inputs import Inputs
 from packhorse.tokenizing.offsets import OffsetReader, Spans
+from packhorse.tokenizing.overrides import overridden, truncation_side
 from packhorse.tokenizing.positions import positions_among_pads
 from packhorse.tokenizing.safe_cuts import Direction, Piece, safe_cuts
 from packhorse.tokenizing.shadowed import Shadowed
@@ -53,13 +54,15 @@ _DIRECTIONS = get_args(Direction)
 class Tokenizer:
     """Turns texts and pairs into ``Sequences``, special tokens and truncation included.
 
-    max_length  the most tokens in a sequence, special tokens included
+    max_length       the most tokens in a sequence, special tokens included
+    truncation_side  the end that is cut off where a call does not say: the checkpoint's
     """
 
     def __init__(self, checkpoint: Checkpoint, libraries: Shadowed) -> None:
         """Puts loaded parts together; ``Tokenizer.load`` is what to call."""
         self.max_length = checkpoint.max_length
         self.folder = checkpoint.folder
+        self.truncation_side = truncation_side(checkpoint.folder)
         self._libraries = libraries
         self._architecture = checkpoint.architecture
         self._text_layout = text_layout(self.library)
@@ -96,7 +99,7 @@ class Tokenizer:
             raise ConfigError(f"tokenizer {backend!r} is not one of {known}")
         if not 0.0 <= shadow_share <= 1.0:
             raise ConfigError(f"shadow_share {shadow_share} must be from 0 to 1")
-        text = read_tokenizer(checkpoint.tokenizer_file)
+        text = overridden(read_tokenizer(checkpoint.tokenizer_file), checkpoint.folder)
         reference = TokenizersBackend(text, parallel)
         serving, reason = chosen_backend(backend, text, reference, parallel)
         logger.info("tokenizer: %s serves: %s", serving.name, reason)
@@ -130,19 +133,21 @@ class Tokenizer:
         inputs: Sequence[TextOrPair],
         *,
         truncate: bool = True,
-        direction: Direction = "right",
+        direction: Direction | None = None,
         first_only: bool = False,
     ) -> Sequences:
         """Each text or pair as a sequence of at most ``max_length`` tokens.
 
-        What is too long is cut at its ``direction`` end, of a pair the longer
-        text first, or with ``first_only`` the first alone. An empty text is special tokens only.
+        What is too long is cut at its ``direction`` end, None for the
+        checkpoint's; of a pair the longer text first, or with ``first_only``
+        the first alone. An empty text is special tokens only.
 
         Raises ValidationError for what is neither text nor pair, for an unknown
         direction, and for what is too long if not ``truncate``; TokenizationError
         for what is not Unicode and for ids that the model has no embedding for.
         Both name the input and never quote it.
         """
+        direction = self.truncation_side if direction is None else direction
         if direction not in _DIRECTIONS:
             raise ValidationError("the truncation direction must be right or left")
         checked = Inputs.checked(inputs, truncate, direction, first_only)
@@ -315,6 +320,11 @@ class Tokenizer:
             raise CheckpointError(
                 f"a length limit of {self.max_length} tokens leaves no room for text beside the "
                 f"tokenizer's {self._text_layout.num_tokens} special tokens"
+            )
+        if self._text_layout.num_tokens == 0:
+            log.warning(
+                "the tokenizer puts no special tokens around a text (its post_processor): if the "
+                "model was trained with them, save its tokenizer anew with Transformers"
             )
         highest = max(self.library.get_vocab().values())
         if highest >= self._architecture.vocab_size:

@@ -14,6 +14,7 @@ from packhorse.request import Answer, Sequences
 from packhorse.sentence import SentenceModules
 from packhorse.server.matrices import rows_as_json, sparse_as_json
 from packhorse.server.model_route import (
+    DIRECTIONS,
     Asking,
     ModelRoute,
     at_token_level,
@@ -33,6 +34,7 @@ class EmbedRequest(msgspec.Struct):
 
     inputs       a text, a list of texts, a list of token ids, or a list of such lists
     truncate     whether what is too long is cut; null for the server's --auto-truncate
+    truncation_direction  which end is cut off; null for the tokenizer's own, mostly the right
     prompt_name  which of the model's prompts goes before each text
     normalize    whether vectors have length 1; false leaves them as the model's folder makes them
     dimensions   the first so many numbers of each; null for all
@@ -41,9 +43,9 @@ class EmbedRequest(msgspec.Struct):
 
     inputs: TextsOrIds
     truncate: bool | None = None
-    truncation_direction: Truncation = "right"
+    truncation_direction: Truncation | None = None
     prompt_name: str | None = None
-    normalize: bool = True
+    normalize: bool | None = None
     dimensions: int | None = None
     stride: int | None = None
 
@@ -53,7 +55,7 @@ class EmbedSparseRequest(msgspec.Struct):
 
     inputs: TextsOrIds
     truncate: bool | None = None
-    truncation_direction: Truncation = "right"
+    truncation_direction: Truncation | None = None
     prompt_name: str | None = None
 
 
@@ -75,7 +77,7 @@ class SimilarityParameters(msgspec.Struct):
     """As in ``EmbedRequest``."""
 
     truncate: bool | None = None
-    truncation_direction: Truncation = "right"
+    truncation_direction: Truncation | None = None
     prompt_name: str | None = None
 
 
@@ -104,7 +106,7 @@ class EmbeddingRoute(ModelRoute):
         *,
         prompt_name: str | None = None,
         truncate: bool | None = None,
-        direction: str = "right",
+        direction: str | None = None,
         token_level: bool = False,
         stride: int | None = None,
     ) -> Answer:
@@ -128,7 +130,8 @@ class EmbeddingRoute(ModelRoute):
                 inputs = [sentence.text_with_prompt(str(text), prompt) for text in inputs]
             characters = characters_of(inputs)  # type: ignore[arg-type]
             if token_level:
-                encode = partial(tokenizer.encode, inputs, truncate=cut, direction=direction)  # type: ignore[arg-type]
+                side = None if direction is None else DIRECTIONS[direction]
+                encode = partial(tokenizer.encode, inputs, truncate=cut, direction=side)  # type: ignore[arg-type]
         if windows is not None:
             encode = partial(self.in_windows, windows, inputs)  # type: ignore[arg-type]
         if token_level and encode is not None:
@@ -161,7 +164,7 @@ class Embed(EmbeddingRoute):
         )
         vectors = finished(
             answer.values,
-            normalize=request.normalize or self.sentence.normalizes,
+            normalize=request.normalize is not False or self.sentence.normalizes,
             dimensions=request.dimensions,
         )
         return encode_json(await rows_as_json(list(vectors)))

@@ -7,6 +7,10 @@ from starlette.responses import Response
 
 from packhorse.server.service import Service
 
+READY_PATHS = ("/health", "/health/ready", "/ready", "/ping", "/v2/health/ready")
+LIVE_PATHS = ("/health/live", "/v2/health/live")
+"""Those under /v2 are where monitors of Triton and KServe look."""
+
 
 async def ready(request: Request) -> Response:
     """200 and nothing when requests can be answered, else 503.

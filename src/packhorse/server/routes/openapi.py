@@ -13,6 +13,7 @@ from starlette.responses import Response
 from packhorse import __version__
 from packhorse.server.model_route import ModelRoute, encode_json
 from packhorse.server.routes.examples import EXAMPLES
+from packhorse.server.routes.health import LIVE_PATHS, READY_PATHS
 from packhorse.server.routes.info import Info
 from packhorse.server.routes.openai import ModelList, OpenAIErrorBody, OpenAIRoute
 from packhorse.server.routes.stats import Stats
@@ -41,10 +42,10 @@ class Shown:
 
 SHOWN = {
     **dict.fromkeys(
-        ("/health", "/health/ready", "/ready", "/ping"),
+        READY_PATHS,
         Shown("Whether requests can be answered: 200 or 503.", {}),
     ),
-    "/health/live": Shown("Whether the process lives.", {}),
+    **dict.fromkeys(LIVE_PATHS, Shown("Whether the process lives.", {})),
     "/info": Shown("Model, limits and settings.", {JSON: Info}),
     "/metrics": Shown("Numbers for Prometheus.", {TEXT: str}),
     "/stats": Shown(

@@ -12,15 +12,14 @@ import msgspec
 import numpy as np
 
 from packhorse.entities import Aggregation, Entity
-from packhorse.errors import ValidationError
+from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import scores_of, sigmoid, softmax
-from packhorse.request import Float32Array
+from packhorse.request import Float32Array, TextOrPair
 from packhorse.server.model_route import Asking, characters_of, encode_json
 from packhorse.server.routes.token_classify import TokenClassify, TokenClassifyRequest
 from packhorse.server.routes.zero_shot import ZeroShot, ZeroShotRequest
-from packhorse.server.schemas import Score, texts_or_ids
+from packhorse.server.schemas import Score, TextPair, pair_in, texts_or_ids
 from packhorse.tasks import Task
-from packhorse.zero_shot import TEMPLATE
 
 
 class ClassifyParameters(msgspec.Struct):
@@ -28,19 +27,23 @@ class ClassifyParameters(msgspec.Struct):
 
     top_k              how many labels, best first; null for all
     function_to_apply  to the logits; null for what the checkpoint says
+    candidate_labels   a list, or a text with commas between them
     """
 
     top_k: int | None = None
     function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
-    candidate_labels: list[str] | None = None
+    candidate_labels: str | list[str] | None = None
     hypothesis_template: str | None = None
     multi_label: bool | None = None
 
 
 class ClassifyPipelineRequest(msgspec.Struct):
-    """``POST /`` of a classifier, in the pipelines' words."""
+    """``POST /`` of a classifier, in the pipelines' words: a text, a pair, or a list of such.
 
-    inputs: str | list[str]
+    A pair is {"text": "a", "text_pair": "b"} or, in a list, ["a", "b"].
+    """
+
+    inputs: str | TextPair | list[str | list[str] | TextPair]
     parameters: ClassifyParameters
 
 
@@ -84,22 +87,25 @@ class ClassifyPipeline(ZeroShot):
         only these."""
         request = self.read(self._decoder, asking)
         given = request.parameters
-        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        inputs = _inputs(request.inputs)
         if given.candidate_labels is not None:
+            texts = [one for one in inputs if isinstance(one, str)]
+            if len(texts) != len(inputs):
+                raise ValidationError("`candidate_labels` are for texts, and there is a pair")
             rows = await self.ranked(
                 asking,
                 texts,
                 ZeroShotRequest(
                     inputs=texts,
-                    labels=given.candidate_labels,
-                    hypothesis_template=given.hypothesis_template or TEMPLATE,
-                    multi_label=bool(given.multi_label),
+                    labels=_labels(given.candidate_labels),
+                    hypothesis_template=given.hypothesis_template,
+                    multi_label=given.multi_label,
                 ),
             )
             return encode_json(rows[0] if isinstance(request.inputs, str) else rows)
         if given.top_k is not None and given.top_k < 1:
             raise ValidationError(f"`top_k` is {given.top_k}; send a number of at least 1")
-        answer = await self.compute(asking, texts, characters_of(texts))
+        answer = await self.compute(asking, inputs, characters_of(inputs))
         scores = self._scores(answer.values, given.function_to_apply)
         labels = self.checkpoint.labels
         order = np.argsort(-scores, axis=1, kind="stable")[:, : given.top_k].tolist()
@@ -132,13 +138,33 @@ class TokenClassifyPipeline(TokenClassify):
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
         strategy: Aggregation = given.aggregation_strategy or "simple"
         asked = TokenClassifyRequest(
-            inputs=texts, aggregation_strategy=strategy, stride=given.stride
+            inputs=texts,
+            aggregation_strategy=strategy,
+            ignore_labels=given.ignore_labels,
+            stride=given.stride,
         )
-        if given.ignore_labels is not None:
-            asked.ignore_labels = given.ignore_labels
         found = await self.entities(asking, texts, asked)
         rows = [[_shown(one, strategy == "none") for one in row] for row in found]
         return encode_json(rows[0] if isinstance(request.inputs, str) else rows)
+
+
+def _inputs(inputs: str | TextPair | list[str | list[str] | TextPair]) -> list[TextOrPair]:
+    """Texts and pairs. Other than in ``/predict`` two texts in a list are two.
+
+    Raises EmptyRequestError or ValidationError.
+    """
+    if isinstance(inputs, list) and inputs:
+        return [pair_in(one, f"inputs[{i}]") for i, one in enumerate(inputs)]
+    if isinstance(inputs, list):
+        raise EmptyRequestError("`inputs` is an empty list")
+    return [pair_in(inputs, "inputs")]
+
+
+def _labels(given: str | list[str]) -> list[str]:
+    """Labels in one text stand between commas."""
+    if isinstance(given, list):
+        return given
+    return [label.strip() for label in given.split(",") if label.strip()]
 
 
 def _shown(entity: Entity, is_token: bool) -> PipelineEntity:

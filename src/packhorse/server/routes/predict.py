@@ -37,7 +37,7 @@ class Predict(ModelRoute):
         """The labels of each input with their scores, best first."""
         request = self.read(self._decoder, asking)
         inputs, is_batch = inputs_of(request)
-        windows, encode = None, None
+        windows, encode, raw = None, None, bool(request.raw_scores)
         if request.stride is not None:
             windows = Windows(self.service.tokenizer, request.stride)
             encode = partial(self.in_windows, windows, inputs)  # type: ignore[arg-type]
@@ -51,8 +51,8 @@ class Predict(ModelRoute):
         )
         await pending.future
         if windows is None:
-            rows = self._writer.rows(pending, request.raw_scores)
+            rows = self._writer.rows(pending, raw)
         else:
-            scores = self._writer.scores(answer_in(pending).values, request.raw_scores)
+            scores = self._writer.scores(answer_in(pending).values, raw)
             rows = self._writer.written(windows.per_text(scores))
         return b"[" + b",".join(rows) + b"]" if is_batch else rows[0]

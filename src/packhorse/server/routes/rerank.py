@@ -14,22 +14,8 @@ from packhorse.request import Float32Array
 from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
 from packhorse.server.routes.openai import OpenAIRoute
 from packhorse.server.schemas import Usage
+from packhorse.server.service import Service
 from packhorse.tasks import Task
-
-
-class RerankRequest(msgspec.Struct):
-    """``POST /rerank``.
-
-    raw_scores   the model's logits; else what its settings put after them, mostly the sigmoid
-    return_text  whether the texts are in the answer
-    """
-
-    query: str
-    texts: list[str]
-    truncate: bool | None = None
-    truncation_direction: Literal["right", "left", "Right", "Left"] = "right"
-    raw_scores: bool = False
-    return_text: bool = False
 
 
 class Document(msgspec.Struct):
@@ -38,11 +24,30 @@ class Document(msgspec.Struct):
     text: str
 
 
+class RerankRequest(msgspec.Struct):
+    """``POST /rerank``.
+
+    texts        needed, unless there are ``documents``: then all is as in ``/v1/rerank``
+    raw_scores   the model's logits; else what its settings put after them, mostly the sigmoid
+    return_text  whether the texts are in the answer
+    """
+
+    query: str
+    texts: list[str] | None = None
+    documents: list[str | Document] | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["right", "left", "Right", "Left"] | None = None
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+
+
 class DocumentsRequest(msgspec.Struct):
     """``POST /v1/rerank`` and ``/v2/rerank``.
 
     top_n             how many documents of the answer; null or 0 for all
     return_documents  whether their texts are in the answer
+    raw_scores        Infinity's word for the model's logits
+    use_activation    vLLM's: false for the logits
     model             accepted and not read: there is one model
     """
 
@@ -50,7 +55,9 @@ class DocumentsRequest(msgspec.Struct):
     documents: list[str | Document]
     model: str | None = None
     top_n: int | None = None
-    return_documents: bool = False
+    return_documents: bool | None = None
+    raw_scores: bool | None = None
+    use_activation: bool | None = None
 
 
 class Rank(msgspec.Struct, omit_defaults=True):
@@ -118,9 +125,9 @@ class RerankingRoute(ModelRoute):
         query: str,
         texts: list[str],
         *,
-        raw: bool = False,
+        raw: bool | None = False,
         truncate: bool | None = None,
-        direction: str = "right",
+        direction: str | None = None,
     ) -> Float32Array:
         """A score for each text, in float32."""
         if not texts:
@@ -135,9 +142,9 @@ class RerankingRoute(ModelRoute):
         asking: Asking,
         pairs: list[tuple[str, str]],
         *,
-        raw: bool = False,
+        raw: bool | None = False,
         truncate: bool | None = None,
-        direction: str = "right",
+        direction: str | None = None,
     ) -> Float32Array:
         """A score for each pair, in float32."""
         answer = await self.compute(
@@ -152,23 +159,32 @@ class Rerank(RerankingRoute):
     """``POST /rerank``."""
 
     name = "rerank"
-    answers = list[Rank]
+    answers = list[Rank] | RankedDocuments
     _decoder = msgspec.json.Decoder(RerankRequest)
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._documents = RerankDocuments(service)
 
     async def answer(self, asking: Asking) -> bytes:
         """The texts' places and scores, best first."""
         request = self.read(self._decoder, asking)
+        texts = request.texts
+        if texts is None and request.documents is not None:
+            return await self._documents.answer(asking)
+        if texts is None:
+            raise ValidationError("`texts` is missing: send a list of texts")
         scores = await self.scores(
             asking,
             request.query,
-            request.texts,
+            texts,
             raw=request.raw_scores,
             truncate=request.truncate,
             direction=request.truncation_direction,
         )
         ranked = []
         for index in np.argsort(-scores, kind="stable").tolist():
-            text = request.texts[index] if request.return_text else None
+            text = texts[index] if request.return_text else None
             ranked.append(Rank(index, float(scores[index]), text))
         return encode_json(ranked)
 
@@ -186,7 +202,8 @@ class RerankDocuments(OpenAIRoute, RerankingRoute):
         if request.top_n is not None and request.top_n < 0:
             raise ValidationError(f"`top_n` is {request.top_n}; send a number of at least 1")
         texts = [one if isinstance(one, str) else one.text for one in request.documents]
-        scores = await self.scores(asking, request.query, texts)
+        raw = request.raw_scores or request.use_activation is False
+        scores = await self.scores(asking, request.query, texts, raw=raw)
         assert asking.pending is not None
         tokens = asking.pending.tokens
         results: list[RankedDocument] = []

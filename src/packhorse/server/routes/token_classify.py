@@ -26,14 +26,14 @@ class TokenClassifyRequest(msgspec.Struct):
     """``POST /v1/token_classify``.
 
     inputs                a text or a list of texts
-    aggregation_strategy  none, simple, first, average or max
-    ignore_labels         labels that are left out
+    aggregation_strategy  none, simple, first, average or max; null for simple
+    ignore_labels         labels that are left out; null for O
     stride                read long texts in windows that share so many tokens; null: cut them
     """
 
     inputs: str | list[str]
-    aggregation_strategy: Aggregation = "simple"
-    ignore_labels: list[str] = msgspec.field(default_factory=lambda: ["O"])
+    aggregation_strategy: Aggregation | None = None
+    ignore_labels: list[str] | None = None
     stride: int | None = None
     truncate: bool | None = None
     model: str | None = None
@@ -82,7 +82,7 @@ class TokenClassify(ModelRoute):
         self, asking: Asking, texts: list[str], request: TokenClassifyRequest
     ) -> list[list[Entity]]:
         """For each text its entities in order. Raises ValidationError."""
-        aggregation = request.aggregation_strategy
+        aggregation = request.aggregation_strategy or "simple"
         assert aggregation in AGGREGATIONS
         if request.stride is not None and aggregation == "none":
             raise ValidationError("`stride` needs an aggregation_strategy other than none")
@@ -107,7 +107,7 @@ class TokenClassify(ModelRoute):
             self._labels,
             self._vocabulary,
             aggregation,
-            request.ignore_labels,
+            ("O",) if request.ignore_labels is None else request.ignore_labels,
         )
         if read[0].sequences.num_tokens <= AT_ONCE:
             return find()

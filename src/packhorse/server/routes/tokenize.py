@@ -19,7 +19,7 @@ class TokenizeRequest(msgspec.Struct):
     """``POST /tokenize``."""
 
     inputs: str | list[str]
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     prompt_name: str | None = None
 
 
@@ -27,7 +27,7 @@ class DecodeRequest(msgspec.Struct):
     """``POST /decode``."""
 
     ids: list[int | list[int]]
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool | None = None
 
 
 class Token(msgspec.Struct):
@@ -67,7 +67,7 @@ class Tokenize(ModelRoute):
         if sentence is not None:
             prompt = sentence.prompt_named(request.prompt_name)
             texts = [sentence.text_with_prompt(text, prompt) for text in texts]
-        special = request.add_special_tokens
+        special = request.add_special_tokens is not False
         return await self.worked(
             asking, texts, characters_of(texts), lambda: self._listed(asking, texts, special)
         )
@@ -131,7 +131,7 @@ class Decode(ModelRoute):
         lists = [one if isinstance(one, list) else [one] for one in request.ids]
         if all(isinstance(one, int) for one in request.ids):
             lists = [[one for one in request.ids if isinstance(one, int)]]
-        skip_special = request.skip_special_tokens
+        skip_special = request.skip_special_tokens is not False
         return await self.worked(
             asking, lists, sum(map(len, lists)), lambda: self._decoded(lists, skip_special)
         )

@@ -31,11 +31,21 @@ class ClassifyRequest(msgspec.Struct):
 
 
 class ScoreRequest(msgspec.Struct):
-    """``POST /score``: one text with each of several, or texts pair by pair."""
+    """``POST /score``: one text with each of several, or texts pair by pair.
 
-    text_1: str | list[str]
-    text_2: str | list[str]
+    text_1, text_2   needed; vLLM's other names for them are read too
+    use_activation   false for the model's logits
+    """
+
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    items: str | list[str] | None = None
+    data_1: str | list[str] | None = None
+    data_2: str | list[str] | None = None
     model: str | None = None
+    use_activation: bool | None = None
 
 
 class Probabilities(msgspec.Struct):
@@ -125,8 +135,8 @@ class Score(OpenAIRoute, RerankingRoute):
     async def answer(self, asking: Asking) -> bytes:
         """A score for each pair."""
         request = self.read(self._decoder, asking)
-        first = [request.text_1] if isinstance(request.text_1, str) else request.text_1
-        second = [request.text_2] if isinstance(request.text_2, str) else request.text_2
+        first = _texts("text_1", request.text_1, request.queries, request.data_1)
+        second = _texts("text_2", request.text_2, request.documents, request.items, request.data_2)
         if not first or not second:
             raise EmptyRequestError("`text_1` and `text_2` need at least one text each")
         if len(first) == 1:
@@ -135,9 +145,18 @@ class Score(OpenAIRoute, RerankingRoute):
             raise ValidationError(
                 f"`text_1` has {len(first)} texts and `text_2` {len(second)}: send one, or as many"
             )
-        scores = await self.pair_scores(asking, list(zip(first, second, strict=True)))
+        raw = request.use_activation is False
+        scores = await self.pair_scores(asking, list(zip(first, second, strict=True)), raw=raw)
         data = [PairScore(i, "score", score) for i, score in enumerate(scores.tolist())]
         return encode_json(PairScoreList(**_frame(self.service.name, asking, "score"), data=data))
+
+
+def _texts(name: str, *given: str | list[str] | None) -> list[str]:
+    """The texts under the first of the names that is used. Raises ValidationError for none."""
+    for texts in given:
+        if texts is not None:
+            return [texts] if isinstance(texts, str) else texts
+    raise ValidationError(f"`{name}` is missing: send a text or a list of texts")
 
 
 def _frame(model: str, asking: Asking, kind: str = "classify") -> dict[str, Any]:

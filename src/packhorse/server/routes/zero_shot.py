@@ -25,8 +25,8 @@ class ZeroShotRequest(msgspec.Struct):
 
     inputs: str | list[str]
     labels: list[str]
-    hypothesis_template: str = TEMPLATE
-    multi_label: bool = False
+    hypothesis_template: str | None = None
+    multi_label: bool | None = None
     truncate: bool | None = None
     model: str | None = None
 
@@ -71,14 +71,14 @@ class ZeroShot(ModelRoute):
         """For each text the request's labels with their scores, best first."""
         own = self.checkpoint.labels
         entailment(own)
-        sentences = hypotheses(request.labels, request.hypothesis_template)
+        sentences = hypotheses(request.labels, request.hypothesis_template or TEMPLATE)
         self.check_room(len(texts) * len(sentences))  # before there are so many
         pairs = [(text, sentence) for text in texts for sentence in sentences]
         truncate = self.auto_truncate if request.truncate is None else request.truncate
         encode = partial(self.service.tokenizer.encode, pairs, truncate=truncate, first_only=True)
         answer = await self.compute(asking, pairs, characters_of(pairs), encode=encode)
         logits = answer.values.reshape(len(texts), len(sentences), len(own))
-        scores = label_scores(logits, own, request.multi_label)
+        scores = label_scores(logits, own, bool(request.multi_label))
         order = np.argsort(-scores, axis=1, kind="stable").tolist()
         return [
             [Score(float(row[i]), request.labels[i]) for i in best]

@@ -129,8 +129,8 @@ class FileArguments:
             self.texts.add_argument(
                 "--truncation",
                 choices=("right", "left"),
-                default="right",
-                help="the side that is cut off a text that is too long; default: right",
+                help="the side that is cut off a text that is too long; default: as the "
+                "tokenizer's files say, mostly right",
             )
         self.texts.add_argument(
             "--no-truncate", action="store_true", help="skip a text that is too long instead"
@@ -228,7 +228,7 @@ def checked_stride(arguments: argparse.Namespace) -> int | None:
     """--stride. Raises ConfigError where long texts are to be skipped, or cut on the left."""
     stride: int | None = arguments.stride
     if stride is not None and (
-        arguments.no_truncate or getattr(arguments, "truncation", "right") != "right"
+        arguments.no_truncate or getattr(arguments, "truncation", None) == "left"
     ):
         raise ConfigError(
             "--stride reads all of a long text: it does not go with --no-truncate or --truncation"

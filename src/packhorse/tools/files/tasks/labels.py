@@ -30,7 +30,7 @@ class LabelTask:
     ranked: RankedLabels
     raw_scores: bool = False
     truncate: bool = True
-    direction: Direction = "right"
+    direction: Direction | None = None
     stride: int | None = None
 
     sequences_each = 1

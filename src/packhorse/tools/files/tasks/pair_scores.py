@@ -29,7 +29,7 @@ class PairScoreTask:
     query: str | None = None
     raw_scores: bool = False
     truncate: bool = True
-    direction: Direction = "right"
+    direction: Direction | None = None
 
     sequences_each = 1
 

@@ -28,7 +28,7 @@ class SparseVectorTask:
     prompt_name: str | None = None
     prompt: str | None = None
     truncate: bool = True
-    direction: Direction = "right"
+    direction: Direction | None = None
 
     sequences_each = 1
 

@@ -32,7 +32,7 @@ class VectorTask:
     dimensions: int | None = None
     output_type: OutputType = "float32"
     truncate: bool = True
-    direction: Direction = "right"
+    direction: Direction | None = None
     stride: int | None = None
 
     sequences_each = 1
