@@ -19,10 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from packhorse import fallback
-from packhorse.config_values import LARGEST, is_integer, refusal
+from packhorse.config_values import DTYPES, LARGEST, dtype_named, is_integer, refusal
 from packhorse.config_values import read_json as read_json
 from packhorse.errors import CheckpointError
-from packhorse.families import ACTIVATIONS, FAMILIES, OTHER_CLASSES, Family, Setting, served
+from packhorse.families import (
+    ACTIVATIONS,
+    FAMILIES,
+    OTHER_CLASSES,
+    Family,
+    Setting,
+    activation_named,
+    served,
+)
 from packhorse.hub import commit_of, fetch
 from packhorse.labels import ProblemType as ProblemType
 from packhorse.labels import labels_of, problem_type_of
@@ -50,8 +58,6 @@ UNLIMITED = 1_000_000_000
 
 _ALBERT_GROUPS = Setting("num_hidden_groups", 1)
 """How many sets of weights ALBERT's layers share; no other family has it."""
-
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +344,8 @@ def _size(config: Mapping[str, Any], setting: Setting, path: Path) -> int:
 
 def _activation(config: Mapping[str, Any], setting: Setting, path: Path) -> str:
     key, value = _value(config, setting)
-    if isinstance(value, str) and value in ACTIVATIONS:
-        return value
+    if (name := activation_named(value)) is not None:
+        return name
     raise refusal(path, key, value, ", ".join(ACTIVATIONS))
 
 
@@ -376,9 +382,10 @@ def _dtype(config: Mapping[str, Any], path: Path) -> str | None:
     """The type the weights were saved in, as far as the config says; ``dtype`` is the newer key."""
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
     value = config.get(key)
-    if value is None or value in _DTYPES:
-        return value
-    raise refusal(path, key, value, ", ".join(_DTYPES))
+    name = dtype_named(value)
+    if value is None or name is not None:
+        return name
+    raise refusal(path, key, value, ", ".join(DTYPES))
 
 
 def _max_length(path: Path, architecture: Architecture, sentence: SentenceModules | None) -> int:

@@ -85,7 +85,10 @@ class ModelOptions:
         AUTO,
         "How the hidden states of a text become its embedding: auto, as the model's folder says, "
         "else their mean; splade is for embed_sparse.",
-        choices=(AUTO, "cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last", "splade"),
+        choices=(
+            *(AUTO, "cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last", "splade"),
+            "last-token",  # text-embeddings-inference's word for last
+        ),
         tei=True,
     )
     device: str = option(
@@ -221,13 +224,23 @@ def load_config(
     for section, f in options():
         for source, text in (
             (flag_of(f), flags.get(f.name)),
-            *((f"environment variable {v}", environment.get(v) or None) for v in variables_of(f)),
+            *((f"environment variable {v}", _in(environment, v)) for v in variables_of(f)),
             (f"{file}: {f.name}", in_file.get(f.name)),
         ):
             if text is not None:
                 chosen[section][f.name] = parse_value(f, text, source)
                 break
     return Config(**{section: kind(**chosen[section]) for section, kind in SECTIONS.items()})
+
+
+def _in(environment: Mapping[str, str], variable: str) -> str | None:
+    """What the variable says, without blanks around it: secrets from files end with a newline."""
+    text = environment.get(variable, "").strip()
+    # Kubernetes puts the address of a service called packhorse there, for all its pods.
+    if variable == "PACKHORSE_PORT" and text.startswith(("tcp://", "udp://", "sctp://")):
+        logger.warning("%s is %s, an address that Kubernetes sets: not read", variable, text)
+        return None
+    return text or None
 
 
 def _read_file(file: Path) -> dict[str, str]:

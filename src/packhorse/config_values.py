@@ -8,6 +8,12 @@ from typing import Any
 
 from packhorse.errors import CheckpointError
 
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+"""What weights may have been saved in."""
+
+_DTYPE_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+"""Other names of the same types in torch."""
+
 LARGEST = 2**31 - 1
 """Ids, positions and lengths travel as int32."""
 
@@ -41,3 +47,12 @@ def is_integer(value: object, least: int) -> bool:
     """Whether this JSON value is a whole number from ``least`` on that fits an int32."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     return is_integer and least <= value <= LARGEST  # type: ignore[operator]
+
+
+def dtype_named(value: object) -> str | None:
+    """The one of ``DTYPES`` that this JSON value means, in torch's names; None if it means none."""
+    if not isinstance(value, str):
+        return None
+    name = value.removeprefix("torch.")
+    name = _DTYPE_ALIASES.get(name, name)
+    return name if name in DTYPES else None

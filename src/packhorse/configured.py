@@ -32,4 +32,5 @@ def task_of(config: Config) -> Task | None:
 
 def pooling_of(config: Config) -> Pooling | None:
     """The pooling that is asked for; None: the model's own."""
-    return None if config.model.pooling == AUTO else cast(Pooling, config.model.pooling)
+    name = "last" if config.model.pooling == "last-token" else config.model.pooling
+    return None if name == AUTO else cast(Pooling, name)

@@ -29,6 +29,20 @@ ACTIVATIONS = (
 )
 """Every ``hidden_act`` that is computed, by the names of Transformers."""
 
+_ALIASES = {
+    "gelu_python": "gelu",
+    "gelu_accurate": "gelu_new",
+    "gelu_python_tanh": "gelu_pytorch_tanh",
+}
+"""Further names of the same functions there."""
+
+
+def activation_named(value: object) -> str | None:
+    """The one of ``ACTIVATIONS`` that this JSON value means; None if it means none of them."""
+    name = _ALIASES.get(value, value) if isinstance(value, str) else None
+    return name if name in ACTIVATIONS else None
+
+
 SERVED_CLASSES = {
     "ForSequenceClassification": Task.CLASSIFY,
     "ForTokenClassification": Task.TOKEN_CLASSIFY,

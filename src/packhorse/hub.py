@@ -20,7 +20,7 @@ FETCHED = (
     "merges.txt",
     "*.model",  # SentencePiece
 )
-PICKLED = ("pytorch_model*.bin",)
+PICKLED = ("pytorch_model*.bin", "[0-9]*/pytorch_model.bin")
 """Fetched only where it is allowed, beside safetensors too if a model has both."""
 
 NOT_FETCHED = ("[!0-9]*/*",)

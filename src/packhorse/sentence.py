@@ -249,13 +249,14 @@ def rerank_activation(config: Mapping[str, Any], path: Path) -> str:
 
 
 def _listed(folder: Path) -> list[tuple[str, str]]:
-    """(class name, folder) of every module in order."""
+    """(class name, folder) of every module, in the order of the list, as sentence-transformers
+    applies them: ``idx`` is for people."""
     path = folder / MODULES_FILE
     modules = _json(path)
     if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
         raise CheckpointError(f"{path} must hold a JSON list of objects")
     found = []
-    for module in sorted(modules, key=lambda each: each.get("idx", 0)):
+    for module in modules:
         kind, place = module.get("type"), module.get("path", "")
         # Another folder's weights must not be read by way of "..".
         if not isinstance(kind, str) or not isinstance(place, str) or Path(place).name != place:

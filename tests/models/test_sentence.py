@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from importlib.util import find_spec
@@ -139,6 +140,48 @@ def test_every_module_is_applied_in_order(kind: str, tmp_path: Path) -> None:
         got = encoder.embed(INPUTS)
         assert encoder.task == "embed"
     assert_close(got, by_formula(states, FOLDERS[kind]))
+
+
+@pytest.mark.case(57)
+def test_the_last_token_is_pooled_under_either_name(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", [pooling("mean_tokens")])
+    states = tiny_checkpoints.reference_states(folder, INPUTS)
+    for name in ("last", "last-token"):
+        with encoder_of(folder, pooling=name) as encoder:
+            assert_close(encoder.embed(INPUTS), np.stack([each[-1].numpy() for each in states]))
+
+
+@pytest.mark.case(55)
+def test_the_order_is_that_of_the_list_whatever_idx_says(tmp_path: Path) -> None:
+    modules = FOLDERS["two of them"]
+    folder = make(tmp_path / "m", modules)
+    listed = json.loads((folder / "modules.json").read_text())
+    for given in ([9, 2, 1, 0], ["3", None, 0.5, 0]):
+        for module, idx in zip(listed, given, strict=True):
+            module["idx"] = idx
+        (folder / "modules.json").write_text(json.dumps(listed))
+        states = tiny_checkpoints.reference_states(folder, INPUTS)
+        with encoder_of(folder) as encoder:
+            assert_close(encoder.embed(INPUTS), by_formula(states, modules))
+
+
+@pytest.mark.case(55)
+def test_layers_that_are_pickled_are_read_where_that_is_allowed(tmp_path: Path) -> None:
+    modules = FOLDERS["dense, normalized"]
+    folder = make(tmp_path / "m", modules)
+    with encoder_of(folder) as encoder:
+        expected = encoder.embed(INPUTS)
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    torch.save(modules[1]["tensors"], folder / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="allow-pickle"):
+        encoder_of(folder)
+    with encoder_of(folder, allow_pickle=True) as encoder:
+        assert_close(encoder.embed(INPUTS), expected)
+    torch.save(
+        modules[1]["tensors"] | {"more": torch.ones(1)}, folder / "2_Dense/pytorch_model.bin"
+    )
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin holds"):
+        encoder_of(folder, allow_pickle=True)
 
 
 @pytest.mark.parametrize("kind", FOLDERS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from packhorse import Encoder
 from packhorse.checkpoint import Architecture, Checkpoint, load_checkpoint
 from packhorse.errors import CheckpointError
 from packhorse.families import BERT
 from packhorse.models.weights import iterate, load_tensors, plain_name, some
+from tests import tiny_checkpoints
 from tests.tiny_checkpoints import TEXTS, edit_config, edit_tensors, make_bert, reference_logits
 
 Tensors = dict[str, Tensor]
@@ -136,6 +140,30 @@ def test_plain_name_changes_whole_parts_only() -> None:
     assert plain_name("bertie.weight", "bert") == "bertie.weight"
     assert plain_name("bert.bert.weight", "bert") == "bert.weight"
     assert plain_name("encoder.gamma", "bert") == "encoder.gamma"
+
+
+@pytest.mark.case(27)
+@pytest.mark.parametrize("family", ["bert", "distilbert", "albert", "electra"])
+def test_gamma_and_beta_are_weight_and_bias_of_every_norm(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / family
+    shutil.copytree(tiny_checkpoints.shared(family), folder)
+    with Encoder(folder, device="cpu") as encoder:
+        expected = encoder.predict_proba(["a good film"])
+
+    def old_name(name: str) -> str:
+        return re.sub(r"(?<=norm)\.weight$", ".gamma", name, flags=re.I).replace(
+            "orm.bias", "orm.beta"
+        )
+
+    edit_tensors(folder, lambda tensors: {old_name(name): tensors[name] for name in tensors})
+    with Encoder(folder, device="cpu") as encoder:
+        assert (encoder.predict_proba(["a good film"]) == expected).all()
+
+
+def test_a_number_alone_in_place_of_a_row_is_of_another_shape(tmp_path: Path) -> None:
+    folder = tiny_checkpoints.make_bert(tmp_path / "m", num_labels=1)
+    edit_tensors(folder, lambda tensors: tensors | {"classifier.bias": torch.tensor(1.0)})
+    assert "classifier.bias () instead of (1,)" in failure(folder)
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,29 @@ def test_wrong_value_is_refused(tmp_path: Path, key: str, value: Any, accepted: 
     assert f'config.json: "{key}" is {json.dumps(value)}; accepted: {accepted}' in str(caught.value)
 
 
+@pytest.mark.case(35)
+def test_other_names_of_the_same_are_the_same(tmp_path: Path) -> None:
+    for value, meant in (
+        ("gelu_python", "gelu"),
+        ("gelu_accurate", "gelu_new"),
+        ("gelu_python_tanh", "gelu_pytorch_tanh"),
+    ):
+        write(tmp_path, hidden_act=value)
+        assert load_checkpoint(tmp_path).architecture.hidden_act == meant
+        x = torch.linspace(-4, 4, 99)
+        functions = transformers.activations.ACT2FN
+        assert torch.allclose(functions[value](x), functions[meant](x), atol=1e-6)
+    for key in ("torch_dtype", "dtype"):
+        for value, meant in (
+            ("half", "float16"),
+            ("float", "float32"),
+            ("double", "float64"),
+            ("torch.bfloat16", "bfloat16"),
+        ):
+            write(tmp_path, **{key: value})
+            assert load_checkpoint(tmp_path).architecture.torch_dtype == meant
+
+
 @pytest.mark.parametrize("value", [0, -1, "x", 1.5, None, True])
 def test_albert_must_have_groups_of_layers(tmp_path: Path, value: Any) -> None:
     write(tmp_path, model_type="albert", num_hidden_groups=value)

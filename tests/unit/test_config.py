@@ -74,6 +74,32 @@ def test_settings_of_ours_alone_have_no_bare_variable() -> None:
     assert load(environment={"DEVICE": "cuda", "THREADS": "3"}) == Config()
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "udp", "sctp"])
+def test_the_address_that_kubernetes_sets_is_no_port_of_ours(
+    scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = {
+        "PACKHORSE_PORT": f"{scheme}://10.43.1.2:8080",
+        "PACKHORSE_SERVICE_PORT": "8080",
+        "PACKHORSE_PORT_8080_TCP_ADDR": "10.43.1.2",
+    }
+    assert load_config({}, service).server.port == 8000
+    assert "PACKHORSE_PORT is " in caplog.text
+    assert load_config({}, service | {"PORT": "81"}).server.port == 81
+    with pytest.raises(ConfigError, match="PORT: 'tcp"):
+        load_config({}, {"PORT": "tcp://10.43.1.2:8080"})  # nobody sets that for us
+
+
+def test_blanks_around_a_variable_are_not_of_its_value() -> None:
+    given = {"PACKHORSE_PORT": " 81\r\n", "HF_TOKEN": "secret\n", "MODEL_ID": " \t"}
+    config = load_config({}, given)
+    assert (config.server.port, config.model.hf_token, config.model.model_id) == (
+        81,
+        "secret",
+        None,
+    )
+
+
 def test_an_empty_variable_counts_as_none() -> None:
     assert load(environment={"PACKHORSE_PORT": "", "MODEL_ID": ""}) == Config()
 

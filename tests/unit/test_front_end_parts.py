@@ -166,8 +166,9 @@ def test_urls() -> None:
         assert url_of(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
     if socket.has_ipv6:
         try:
-            with bind("::1", 0) as sock:
-                assert url_of(sock) == f"http://[::1]:{sock.getsockname()[1]}"
+            for hostname in ("::1", "[::1]"):
+                with bind(hostname, 0) as sock:
+                    assert url_of(sock) == f"http://[::1]:{sock.getsockname()[1]}"
         except ConfigError:
             pytest.skip("this machine has no IPv6")
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from packhorse.checkpoint import Checkpoint
 from packhorse.errors import CheckpointError
 from packhorse.models.heads import Head, HeadLayer, HeadNorm, HeadStep, Normalize
+from packhorse.models.pickled import PICKLED_FILES, unpickled
+from packhorse.models.weights import SINGLE_FILE
 from packhorse.sentence import DenseModule, Module, NormModule, SentenceModules
 
 Shapes = dict[str, tuple[int, ...]]
@@ -25,37 +27,48 @@ def sentence_head(checkpoint: Checkpoint, sentence: SentenceModules, device: tor
 
     Raises CheckpointError for weights that are missing or do not fit.
     """
-    steps = tuple(_step(checkpoint.folder, module, device) for module in sentence.modules)
+    steps = tuple(_step(checkpoint, module, device) for module in sentence.modules)
     return Head(sentence.poolings, steps, sentence.width)
 
 
-def _step(folder: Path, module: Module, device: torch.device) -> HeadStep:
+def _step(checkpoint: Checkpoint, module: Module, device: torch.device) -> HeadStep:
     if isinstance(module, DenseModule):
         shapes: Shapes = {"linear.weight": (module.out_features, module.in_features)}
         if module.bias:
             shapes["linear.bias"] = (module.out_features,)
-        weights = _weights(folder / module.folder, shapes, device)
+        weights = _weights(checkpoint, module.folder, shapes, device)
         bias = weights.get("linear.bias", torch.zeros(module.out_features, device=device))
         return HeadLayer(weights["linear.weight"], bias, module.activation)
     if isinstance(module, NormModule):
         shape = (module.width,)
-        norm = _weights(folder / module.folder, {"norm.weight": shape, "norm.bias": shape}, device)
+        shapes = {"norm.weight": shape, "norm.bias": shape}
+        norm = _weights(checkpoint, module.folder, shapes, device)
         return HeadNorm(norm["norm.weight"], norm["norm.bias"], EPS)
     return Normalize()
 
 
-def _weights(folder: Path, shapes: Shapes, device: torch.device) -> dict[str, Tensor]:
-    path = folder / "model.safetensors"
-    if not path.is_file():
-        raise CheckpointError(
-            f"{path} is missing; where there is a pytorch_model.bin, which is pickle and never "
-            "read, save the model anew with sentence-transformers"
-        )
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+def _weights(
+    checkpoint: Checkpoint, module: str, shapes: Shapes, device: torch.device
+) -> dict[str, Tensor]:
+    path = checkpoint.folder / module / SINGLE_FILE
+    pickled = path.with_name(PICKLED_FILES[0])
+    if not path.is_file() and checkpoint.allow_pickle and pickled.is_file():
+        path, tensors = pickled, unpickled(pickled)
+    else:
+        tensors = _safe_tensors(path)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != shapes:
         raise CheckpointError(f"{path} holds {found}, and its config.json means {shapes}")
     return {name: tensor.to(device, torch.float32).contiguous() for name, tensor in tensors.items()}
+
+
+def _safe_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} is missing; where there is a {PICKLED_FILES[0]}, which is pickle, give "
+            "--allow-pickle (allow_pickle=True) to have its tensors read, and nothing else of it"
+        )
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error

@@ -31,8 +31,12 @@ INDEX_FILE = "model.safetensors.index.json"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What weights may be stored in. Integers would be quantised weights, which are not served."""
 
-LEGACY_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-"""How names ended in checkpoints converted from TensorFlow in 2018 and 2019."""
+LEGACY_NAMES = {
+    f"{norm}.{old}": f"{norm}.{new}"
+    for norm in ("LayerNorm", "layer_norm")
+    for old, new in (("gamma", "weight"), ("beta", "bias"))
+}
+"""How names of LayerNorms ended in checkpoints converted from TensorFlow in 2018 and 2019."""
 
 WRAPPERS = {"module.": "DataParallel or DistributedDataParallel", "_orig_mod.": "torch.compile"}
 """Prefix that a training wrapper puts before every name, to the wrapper."""
@@ -150,7 +154,8 @@ class _Faults:
             self.mistyped.append(f"{name} ({str(tensor.dtype).removeprefix('torch.')})")
         if tuple(tensor.shape) != shape:
             self.misshapen.append(f"{name} {tuple(tensor.shape)} instead of {shape}")
-            if name.startswith("classifier.") and tuple(tensor.shape[1:]) == shape[1:]:
+            has_rows = tensor.ndim > 0 and tuple(tensor.shape[1:]) == shape[1:]
+            if name.startswith("classifier.") and has_rows:
                 self.other_labels = tensor.shape[0]
 
     def message(self, checkpoint: Checkpoint) -> str:

@@ -80,6 +80,8 @@ def bind(hostname: str, port: int) -> socket.socket:
     Without SO_REUSEPORT, so that a second server on the same port fails.
     Raises ConfigError saying which setting to change.
     """
+    if hostname.startswith("[") and hostname.endswith("]"):
+        hostname = hostname[1:-1]  # an IPv6 address as in a URL
     family, kind, protocol, address = _resolved(hostname, port)
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

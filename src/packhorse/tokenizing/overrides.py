@@ -17,7 +17,7 @@ from packhorse.checkpoint import read_json
 from packhorse.config_values import refusal
 from packhorse.tokenizing.safe_cuts import Direction
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FILE = "tokenizer_config.json"
 
@@ -58,7 +58,7 @@ def overridden(text: str, folder: Path) -> str:
     ]
     if not changes:
         return text
-    log.warning(
+    logger.warning(
         "%s overrules tokenizer.json, as it does in Transformers: %s",
         folder / FILE,
         ", ".join(changes),

@@ -322,7 +322,7 @@ class Tokenizer:
                 f"tokenizer's {self._text_layout.num_tokens} special tokens"
             )
         if self._text_layout.num_tokens == 0:
-            log.warning(
+            logger.warning(
                 "the tokenizer puts no special tokens around a text (its post_processor): if the "
                 "model was trained with them, save its tokenizer anew with Transformers"
             )
