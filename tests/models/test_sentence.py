@@ -338,7 +338,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"2_Dense.* holds .*linear.weight"):
         encoder_of(folder)
     (folder / "2_Dense" / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="save the model anew"):
+    with pytest.raises(CheckpointError, match="allow-pickle"):
         encoder_of(folder)
 
 
