@@ -22,6 +22,8 @@ class CostModel:
         self.fixed = 0.0
         self._forgetting = forgetting
         self._weight = self._t = self._s = self._tt = self._ts = 0.0
+        self._varied = True  # whether batches differ enough in size to tell fixed from growing cost
+        self._line = (0.0, 0.0)  # fixed, per_token; through the origin where there is no fit
 
     def observe(self, num_tokens: int, seconds: float) -> None:
         """One batch of ``num_tokens`` took ``seconds``."""
@@ -31,12 +33,11 @@ class CostModel:
         self._s = keep * self._s + seconds
         self._tt = keep * self._tt + num_tokens * num_tokens
         self._ts = keep * self._ts + num_tokens * seconds
-        if (fit := self._fit()) is not None:
-            self.fixed += (fit[0] - self.fixed) * (SMOOTHING if self.fixed else 1.0)
+        self._fit()
 
     def predict(self, num_tokens: int) -> float:
         """Seconds for a batch of ``num_tokens``; 0 before the first observation."""
-        fixed, per_token = self._line()
+        fixed, per_token = self._line
         return fixed + per_token * num_tokens
 
     def tokens_within(self, seconds: float, most: int) -> int:
@@ -46,31 +47,23 @@ class CostModel:
         was fixed: then it is at least half as much again as that size, so that
         small batches can grow until the line is known.
         """
-        fixed, per_token = self._line()
+        fixed, per_token = self._line
         if per_token <= 0:
             return most
         tokens = (seconds - fixed) / per_token
-        if not self._varied():
+        if not self._varied:
             tokens = max(tokens, 1.5 * self._t / self._weight + 16)
         return int(max(1, min(most, tokens)))
 
-    def _varied(self) -> bool:
-        """Whether batches differed enough in size to tell fixed from growing cost."""
-        mean = self._t / self._weight
-        return self._tt / self._weight - mean * mean > 1e-2 * mean * mean
-
-    def _line(self) -> tuple[float, float]:
-        """(fixed, per_token), both at least 0; through the origin where there is no fit."""
-        if not self._weight:
-            return 0.0, 0.0
-        return self._fit() or (0.0, self._s / self._t)
-
-    def _fit(self) -> tuple[float, float] | None:
-        """(fixed, per_token); None while sizes do not vary, or where no such line goes through."""
-        if not self._varied():
-            return None
+    def _fit(self) -> None:
         mean_t, mean_s = self._t / self._weight, self._s / self._weight
         variance = self._tt / self._weight - mean_t * mean_t
-        per_token = (self._ts / self._weight - mean_t * mean_s) / variance
-        fixed = mean_s - per_token * mean_t
-        return (fixed, per_token) if per_token > 0 and fixed >= 0 else None
+        self._varied = variance > 1e-2 * mean_t * mean_t
+        if self._varied:
+            per_token = (self._ts / self._weight - mean_t * mean_s) / variance
+            fixed = mean_s - per_token * mean_t
+            if per_token > 0 and fixed >= 0:
+                self._line = fixed, per_token
+                self.fixed += (fixed - self.fixed) * (SMOOTHING if self.fixed else 1.0)
+                return
+        self._line = 0.0, mean_s / mean_t
