@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # What pip is asked for. Elsewhere than on a GPU machine a CPU build is the smaller choice.
 TORCH ?= torch==2.13.0
+# Where from, if not from PyPI: https://download.pytorch.org/whl/cpu has the CPU build.
+TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -36,7 +38,7 @@ demo-accuracy: $(VENV)/.serve
 
 $(VENV)/.serve: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
