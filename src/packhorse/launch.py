@@ -28,6 +28,7 @@ from packhorse.config import Config
 from packhorse.configured import pooling_of, task_of
 from packhorse.errors import SetupError
 from packhorse.metrics import words
+from packhorse.network_options import NetworkOptions
 
 STANDBY = "--standby"
 """Argument of a child that imports its libraries before it is told what it is for."""
@@ -84,8 +85,12 @@ class Launch:
     refused: list[Fingerprint] = field(default_factory=list)
 
     def for_engine(self, index: int, device: str, listener_fd: int, journal_fd: int) -> Launch:
-        """The same for one engine; engines have the first slots of their generation."""
-        config = replace(self.config, model=replace(self.config.model, device=device))
+        """The same for one engine; engines have the first slots of their generation.
+
+        Keys, certificates and their password are the front ends' business.
+        """
+        model = replace(self.config.model, device=device)
+        config = replace(self.config, model=model, network=NetworkOptions())
         return replace(
             self,
             index=index,

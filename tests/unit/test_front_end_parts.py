@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import struct
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from packhorse import child as children
 from packhorse import logs
 from packhorse.channel.board import Board
 from packhorse.child import Child, Kind, described, environment_of
+from packhorse.client_values import parse_keys
 from packhorse.config import Config, EngineOptions, ModelOptions, tokenizer_choice
 from packhorse.errors import (
     ConfigError,
@@ -30,6 +32,7 @@ from packhorse.errors import (
 )
 from packhorse.launch import Launch, tell
 from packhorse.metrics import INPUTS_IN_FLIGHT, TOKENS_IN_FLIGHT, words
+from packhorse.network_options import NetworkOptions
 from packhorse.server.admission import Admission
 from packhorse.server.body import ClientGoneError, read_body
 from packhorse.server.listen import bind, url_of
@@ -264,6 +267,13 @@ def test_the_fast_tokenizer_can_be_switched_off(
 )
 def test_exit_statuses_in_words(status: int, words: str) -> None:
     assert words in described(status)
+
+
+def test_an_engine_is_told_of_no_key_and_no_password() -> None:
+    network = NetworkOptions(api_key=parse_keys("secret"), ssl_keyfile_password="secret")
+    common = replace(launch(), config=Config(network=network))
+    assert common.for_front_end(0).config.network == network
+    assert common.for_engine(0, "cpu", 5, -1).config.network == NetworkOptions()
 
 
 def test_a_launch_crosses_as_it_is() -> None:
