@@ -124,6 +124,7 @@ class FrontEnd:
         await self._server.serve([socket.socket(fileno=self._launch.listener_fd)])
         looking.cancel()
         sweeping.cancel()
+        self._count()
         self._engines.close()
         if self._tracing is not None:
             self._tracing.close()
@@ -161,13 +162,17 @@ class FrontEnd:
     def _look(self) -> None:
         self._vitals.beat(time.monotonic(), waiting_since=0.0, patience=math.inf)
         self._engines.look()
-        self._service.observations.flush()
-        self._shadow.count()
+        self._count()
         if self._server.acceptor is not None:
             self._server.acceptor.count()
         if not self._announced and self._server.started and self._engines.fault is None:
             self._announced = True
             self._launch.report("ready")
+
+    def _count(self) -> None:
+        """What was kept to be counted together; the board outlives this process."""
+        self._service.observations.flush()
+        self._shadow.count()
 
     def _sweep(self) -> None:
         self._refresh_certificate()
