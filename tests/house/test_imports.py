@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,6 +84,22 @@ def test_a_module_sees_only_what_it_may(module: str) -> None:
             assert floor_of(imported) in MAY_SEE[floor], f"{module} imports {imported}"
         if floor == "engine tower":
             assert imported.split(".")[0] not in HTTP, f"{module} imports {imported}"
+
+
+SCRIPTS = sorted(
+    path for folder in ("benchmarks", "scripts", "examples") for path in Path(folder).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=str)
+def test_what_a_script_takes_from_the_package_is_there(path: Path) -> None:
+    """They are run by hand and now and then: a name that was changed would go unnoticed."""
+    for imported in imports_of(path):
+        if imported.split(".")[0] != "packhorse":
+            continue
+        module, _, name = imported.rpartition(".")
+        if not hasattr(importlib.import_module(module or imported), name):
+            importlib.import_module(imported)
 
 
 def modules_after(statement: str) -> set[str]:
