@@ -21,6 +21,7 @@ import torch
 
 import packhorse.encoder
 from packhorse import AsyncEncoder, Encoder
+from packhorse.async_encoder import AT_ONCE
 from packhorse.config import OPTIMISATIONS
 from packhorse.engine.cpu_runner import CpuRunner
 from packhorse.engine.cpu_streams import MOST_STREAMS
@@ -37,6 +38,7 @@ from packhorse.errors import (
 )
 from packhorse.hardware import detect
 from packhorse.request import Completions, Output, Sequences
+from packhorse.verbs import Plan
 from tests import tiny_checkpoints
 
 
@@ -412,6 +414,26 @@ def test_an_await_that_is_cancelled_while_it_tokenises_is_given_up(
             return gate.sequences
 
     assert asyncio.run(ask()) < 2049  # at most the first piece, were it launched at once
+
+
+def test_a_large_answer_becomes_a_result_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+    result = Plan.result
+
+    def noting(plan: Plan[Any], answers: Any) -> Any:
+        threads.append(threading.get_ident())
+        return result(plan, answers)
+
+    async def ask() -> None:
+        async with AsyncEncoder(tiny_checkpoints.shared(), device="cpu") as encoder:
+            monkeypatch.setattr(Plan, "result", noting)
+            assert len(await encoder.classify(["a"])) == 1
+            assert len(await encoder.classify(["a"] * (AT_ONCE + 1))) == AT_ONCE + 1
+
+    asyncio.run(ask())
+    assert [one == threading.get_ident() for one in threads] == [True, False]
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
