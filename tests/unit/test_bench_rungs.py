@@ -6,22 +6,28 @@ import argparse
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from packhorse.checkpoint import load_checkpoint
+from packhorse.config import OPTIMISATIONS
+from packhorse.engine.cpu_runner import CpuRunner
 from packhorse.errors import ConfigError
+from packhorse.models.cpu_products import can_prepack
 from packhorse.request import Int32Array, Sequences
 from packhorse.tools.bench import add_arguments
 from packhorse.tools.bench import rungs as table
 from packhorse.tools.bench.arguments import ON_CPU, subsets
 from packhorse.tools.bench.commands import plan_of
-from packhorse.tools.bench.programs import Place
+from packhorse.tools.bench.programs import Place, switches
 from packhorse.tools.bench.programs.switches import CPU_SWITCHES, GPU_SWITCHES, resolved
 from packhorse.tools.bench.random_checkpoint import SHAPES, model_folder, write
 from packhorse.tools.bench.rungs import CPU_RUNGS, CUDA_RUNGS, chosen_rungs, obstacle, reference
 from packhorse.tools.bench.workloads import cut_to, distinct_reviews, workload
+from tests import tiny_checkpoints
 
 
 def words(texts: Sequence[str]) -> Int32Array:
@@ -39,6 +45,33 @@ def test_each_rung_of_the_engine_switches_one_thing_on(rungs, switches) -> None:
         assert len(below.off) == len(above.off) + 1
         assert set(above.off) < set(below.off)
     assert ours[-1].off == ()
+
+
+def test_no_optimisation_is_without_a_rung_but_those_of_a_server() -> None:
+    of_a_server = {"busy-polling", "standby", "dedup"}
+    assert {*CPU_SWITCHES, *GPU_SWITCHES} | of_a_server == set(OPTIMISATIONS)
+
+
+def test_a_cpu_rung_runs_without_what_it_switches_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, bool]] = []
+
+    class Noted(CpuRunner):
+        def __init__(self, model: Any, *rest: Any, streams: bool, **more: Any) -> None:
+            is_prepacked = model.layers[0].mlp_in.weight.is_mkldnn
+            made.append({"streams": streams, "prepacked-weights": is_prepacked})
+            super().__init__(model, *rest, streams=streams, **more)
+
+    kept: list[bool] = []
+    monkeypatch.setattr(switches, "CpuRunner", Noted)
+    monkeypatch.setattr(switches, "keep_freed_memory", lambda: kept.append(True))
+    place = Place(str(tiny_checkpoints.shared()), "cpu", "float32", 2)
+    checkpoint = load_checkpoint(place.folder)
+    switches.load_runner(place, checkpoint, CPU_SWITCHES).close()
+    assert not kept
+    switches.load_runner(place, checkpoint).close()
+    assert kept
+    assert made[0] == {"streams": False, "prepacked-weights": False}
+    assert made[1] == {"streams": True, "prepacked-weights": can_prepack(torch.float32)}
 
 
 @pytest.mark.parametrize("rungs", [CPU_RUNGS, CUDA_RUNGS])
@@ -69,7 +102,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_switch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'graphs' is not one of first-token-only"):
+    with pytest.raises(ConfigError, match="'graphs' is not one of prepacked-weights"):
         resolved(Place("folder", "cpu", "float32", 1), ("graphs",))
     config = resolved(Place("folder", "cpu", "float32", 1), ("fast-tokenizer",))
     assert config.model.tokenizer == "tokenizers"

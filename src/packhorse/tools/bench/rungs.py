@@ -65,6 +65,9 @@ _GUIDE = (
     ),
 )
 
+_LATER = ("first-token-only", "fast-tokenizer", "overlap")
+"""What the last rungs switch on, one after the other, on every device."""
+
 _ENGINE = (
     Rung(
         "first-token",
@@ -86,7 +89,25 @@ CPU_RUNGS = (
         "packed",
         "This engine instead, with every optimisation that has a switch off: no padding at all.",
         "packed",
-        off=("first-token-only", "fast-tokenizer", "overlap"),
+        off=("prepacked-weights", "streams", "allocator", *_LATER),
+    ),
+    Rung(
+        "prepacked",
+        "Weights are laid out once as oneDNN reads them.",
+        "packed",
+        off=("streams", "allocator", *_LATER),
+    ),
+    Rung(
+        "streams",
+        "Threads run batches of their own, and do not share each operation.",
+        "packed",
+        off=("allocator", *_LATER),
+    ),
+    Rung(
+        "allocator",
+        "Memory that was freed is kept in the process.",
+        "packed",
+        off=_LATER,
     ),
     *_ENGINE,
     Rung(
@@ -102,19 +123,19 @@ CUDA_RUNGS = (
         "packed",
         "This engine instead, operation by operation in PyTorch: no padding at all.",
         "packed",
-        off=("fused-kernels", "graphs", "first-token-only", "fast-tokenizer", "overlap"),
+        off=("fused-kernels", "graphs", *_LATER),
     ),
     Rung(
         "fused",
         "Fused Triton kernels for attention and for what lies between the matrix products.",
         "packed",
-        off=("graphs", "first-token-only", "fast-tokenizer", "overlap"),
+        off=("graphs", *_LATER),
     ),
     Rung(
         "graphs",
         "Captured CUDA graphs: one launch a batch instead of a hundred.",
         "packed",
-        off=("first-token-only", "fast-tokenizer", "overlap"),
+        off=_LATER,
     ),
     *_ENGINE,
     Rung(

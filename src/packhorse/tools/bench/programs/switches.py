@@ -9,6 +9,7 @@ import torch
 
 from packhorse.checkpoint import Checkpoint
 from packhorse.config import Config, EngineOptions, ModelOptions, resolve
+from packhorse.engine.cpu_allocator import keep_freed_memory
 from packhorse.engine.cpu_runner import CpuRunner
 from packhorse.engine.cuda_runner import CudaRunner
 from packhorse.errors import ConfigError
@@ -24,8 +25,14 @@ FAST_TOKENIZER = "fast-tokenizer"  # nanotoken or gigatoken in place of `tokeniz
 OVERLAP = "overlap"  # tokenising and forming batches while the device works
 FUSED_KERNELS = "fused-kernels"  # Triton's in place of their twins in PyTorch; GPU
 GRAPHS = "graphs"  # captured forward passes; GPU, and only over fused kernels
+PREPACKED_WEIGHTS = "prepacked-weights"  # laid out once as oneDNN reads them; CPU
+STREAMS = "streams"  # threads run batches of their own; CPU
+ALLOCATOR = "allocator"  # freed memory is kept in the process; CPU
 
-CPU_SWITCHES = (FIRST_TOKEN_ONLY, FAST_TOKENIZER, OVERLAP)
+CPU_SWITCHES = (
+    *(PREPACKED_WEIGHTS, STREAMS, ALLOCATOR),
+    *(FIRST_TOKEN_ONLY, FAST_TOKENIZER, OVERLAP),
+)
 GPU_SWITCHES = (FUSED_KERNELS, GRAPHS, FIRST_TOKEN_ONLY, FAST_TOKENIZER, OVERLAP)
 
 Runner = CpuRunner | CudaRunner
@@ -81,7 +88,9 @@ def load_runners(
     if place.device == "cpu":
         assert tokens is not None
         torch.set_num_threads(place.threads)
-        model = load(CpuBackend())
+        if ALLOCATOR not in off:
+            keep_freed_memory()
+        model = load(CpuBackend(prepack=PREPACKED_WEIGHTS not in off))
         return [
             CpuRunner(
                 model,
@@ -89,6 +98,7 @@ def load_runners(
                 threads=place.threads,
                 max_tokens=tokens,
                 max_sequences=sequences,
+                streams=STREAMS not in off,
             )
             for _ in range(count)
         ]
