@@ -233,6 +233,7 @@ def saved(
         model_id="tiny",
         revision=None,
         folder=folder,
+        transformer=folder,
         config={},
         architecture=Architecture(**(shape | architecture)),
         labels=("no", "yes"),

@@ -9,11 +9,12 @@ from typing import Any, Self, TypeVar
 
 from numpy.typing import NDArray
 
-from packhorse import verbs
+from packhorse import embedding, verbs
 from packhorse.encoder import Base
 from packhorse.entities import Entity
 from packhorse.loaded import Call
 from packhorse.request import Float32Array, TextOrPair
+from packhorse.tokenizing.masks import TOP_K, Fills
 from packhorse.tokenizing.safe_cuts import Direction
 from packhorse.vectors import OutputType, SparseVector
 from packhorse.verbs import Classification as Classification
@@ -120,7 +121,7 @@ class AsyncEncoder(Base):
     ) -> NDArray[Any]:
         """As ``Encoder.embed``."""
         return await self._run(
-            verbs.embed(
+            embedding.embed(
                 self._loaded,
                 texts,
                 prompt_name,
@@ -142,7 +143,7 @@ class AsyncEncoder(Base):
         truncate: bool = True,
     ) -> list[Float32Array]:
         """As ``Encoder.embed_tokens``."""
-        return await self._run(verbs.embed_tokens(self._loaded, texts, prompt_name, truncate))
+        return await self._run(embedding.embed_tokens(self._loaded, texts, prompt_name, truncate))
 
     async def embed_sparse(
         self,
@@ -155,7 +156,7 @@ class AsyncEncoder(Base):
     ) -> list[SparseVector]:
         """As ``Encoder.embed_sparse``."""
         return await self._run(
-            verbs.embed_sparse(
+            embedding.embed_sparse(
                 self._loaded, texts, prompt_name, prompt, truncate, truncation_direction
             )
         )
@@ -168,7 +169,7 @@ class AsyncEncoder(Base):
         prompt_name: str | None = None,
     ) -> Float32Array:
         """As ``Encoder.similarity``."""
-        return await self._run(verbs.similarity(self._loaded, first, second, prompt_name))
+        return await self._run(embedding.similarity(self._loaded, first, second, prompt_name))
 
     async def token_classify(
         self,
@@ -185,6 +186,21 @@ class AsyncEncoder(Base):
                 self._loaded, texts, aggregation_strategy, ignore_labels, stride, truncate
             )
         )
+
+    async def fill_mask(
+        self,
+        texts: Iterable[str],
+        top_k: int = TOP_K,
+        targets: str | Sequence[str] | None = None,
+        *,
+        truncate: bool = True,
+        truncation_direction: Direction | None = None,
+    ) -> list[Fills]:
+        """As ``Encoder.fill_mask``."""
+        plans = verbs.fill_mask_plans(
+            self._loaded, texts, top_k, targets, truncate, truncation_direction
+        )
+        return [fills for plan in plans for fills in await self._run(plan)]
 
     async def _run(self, plan: Plan[Result]) -> Result:
         call = Call()

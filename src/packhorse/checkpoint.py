@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from packhorse import fallback
-from packhorse.config_values import DTYPES, LARGEST, dtype_named, is_integer, refusal
+from packhorse.config_values import (
+    DTYPES,
+    LARGEST,
+    dtype_named,
+    is_integer,
+    refusal,
+    stated_length,
+)
 from packhorse.config_values import read_json as read_json
 from packhorse.errors import CheckpointError
 from packhorse.families import (
@@ -42,6 +49,7 @@ from packhorse.sentence import (
     sentence_modules,
     sparse_modules,
     task_of_folder,
+    transformer_folder,
 )
 from packhorse.tasks import DOES, Task
 
@@ -52,9 +60,6 @@ DEMO_MODEL = Path(__file__).parent / "demo_model"
 
 DEMO_MODEL_ID = "packhorse-demo"
 """What the demo model is called in answers and logs."""
-
-UNLIMITED = 1_000_000_000
-"""A tokenizer's length limit from here on means that it has none: Transformers writes 1e30."""
 
 _ALBERT_GROUPS = Setting("num_hidden_groups", 1)
 """How many sets of weights ALBERT's layers share; no other family has it."""
@@ -103,9 +108,11 @@ class Checkpoint:
     """One model folder, read and checked but for its weights.
 
     ``revision`` is the commit that is served, None unless the hub's cache holds the folder.
+    ``transformer`` is the folder of config, weights and tokenizer: ``folder``, or one in it.
     ``max_length`` is in tokens, special tokens included.
     ``labels`` are in the order of the head's rows; the weights' shapes are held against them.
-    A model that embeds has none, and ``sentence`` says how hidden states become a vector.
+    A model that embeds has none, and ``sentence`` says how hidden states become a vector; one that
+    fills masks has none either.
     ``allow_pickle`` lets the weights be read from pytorch_model.bin.
     ``rerank_activation`` is what a score of RERANK goes through: sigmoid or identity.
     """
@@ -113,6 +120,7 @@ class Checkpoint:
     model_id: str
     revision: str | None
     folder: Path
+    transformer: Path
     config: Mapping[str, Any]
     architecture: Architecture
     labels: tuple[str, ...]
@@ -125,12 +133,14 @@ class Checkpoint:
 
     @property
     def width(self) -> int:
-        """Columns of the model's output: its labels, or the length of a vector."""
+        """Columns of the model's output: its labels, the length of a vector, or its vocabulary."""
+        if self.task is Task.FILL_MASK:
+            return self.architecture.vocab_size
         return len(self.labels) if self.sentence is None else self.sentence.width
 
     @property
     def tokenizer_file(self) -> Path:
-        return self.folder / "tokenizer.json"
+        return self.transformer / "tokenizer.json"
 
     @property
     def is_packed(self) -> bool:
@@ -176,12 +186,14 @@ def load_checkpoint(
             allow_pickle=allow_pickle,
         )
         model_id = str(model)
-    path = folder / "config.json"
+    transformer = transformer_folder(folder)
+    path = transformer / "config.json"
     config = read_json(path)
     family = _family(config, path)
     if pooling == "splade" and task in (None, Task.EMBED):
         task = Task.EMBED_SPARSE  # as in text-embeddings-inference, which has no other name for it
-    task = _task(config, family, path) if task is None else task
+    if task is None:
+        task = _task(config, family, path, task_of_folder(folder))
     architecture = _architecture(config, family, path)
     sentence = None
     if task is Task.EMBED:
@@ -192,19 +204,20 @@ def load_checkpoint(
         raise CheckpointError(
             f"the pooling {pooling} is not for this task: {model_id} {DOES[task]}"
         )
-    labels = () if sentence else labels_of(config, path)
+    labels = () if sentence or task is Task.FILL_MASK else labels_of(config, path)
     task = _with_labels(task, labels, path)
     checkpoint = Checkpoint(
         model_id=model_id,
         revision=commit_of(folder),
         folder=folder,
+        transformer=transformer,
         config=config,
         architecture=architecture,
         labels=labels,
         problem_type=problem_type_of(config, len(labels), path)
         if task.is_classifier
         else ProblemType.SINGLE_LABEL,
-        max_length=_max_length(folder / "tokenizer_config.json", architecture, sentence),
+        max_length=_max_length(transformer / "tokenizer_config.json", architecture, sentence),
         task=task,
         sentence=sentence,
         rerank_activation=rerank_activation(config, path) if task is Task.RERANK else "sigmoid",
@@ -243,16 +256,15 @@ def _architectures(config: Mapping[str, Any], path: Path) -> list[str]:
     return names
 
 
-def _task(config: Mapping[str, Any], family: Family, path: Path) -> Task:
+def _task(config: Mapping[str, Any], family: Family, path: Path, by_modules: Task | None) -> Task:
     """What the checkpoint was made for.
 
-    A folder of sentence-transformers that pools is for embedding. Else the class name
-    says it; without one it may be a classifier: if it is not, the missing head is found
+    A folder of sentence-transformers that pools is for embedding (``by_modules``). Else the class
+    name says it; without one it may be a classifier: if it is not, the missing head is found
     among the weights. Raises CheckpointError for a head that is not served.
     """
     names = _architectures(config, path)
     tasks = [family.architectures[name] for name in names if name in family.architectures]
-    by_modules = task_of_folder(path.parent)
     if (tasks or not names) and by_modules is not None:
         return by_modules
     if tasks or not names:
@@ -392,22 +404,11 @@ def _max_length(path: Path, architecture: Architecture, sentence: SentenceModule
     """The longest sequence served: what has positions, or less if the tokenizer's config says so.
 
     What sentence-transformers' own config says goes before the tokenizer's, as it does there.
-
-    A ``truncation`` in tokenizer.json does not count, as it does not for
-    Transformers: it is what the tokenizer was last used with, not a limit.
     """
     if sentence is not None and sentence.max_length is not None:
         return min(sentence.max_length, architecture.max_positions)
-    config = read_json(path) if path.exists() else {}
-    value = config.get("model_max_length", config.get("max_len"))  # the older key
-    if value is None:
-        return architecture.max_positions
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and value >= UNLIMITED:
-        return architecture.max_positions
-    if not is_number or not 1 <= value < UNLIMITED or value != int(value):
-        raise refusal(path, "model_max_length", value, "a whole number of tokens from 1 on")
-    return min(int(value), architecture.max_positions)
+    stated = stated_length(path)
+    return min(stated or architecture.max_positions, architecture.max_positions)
 
 
 def _check_tokenizer_file(path: Path) -> None:

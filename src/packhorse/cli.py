@@ -54,6 +54,11 @@ COMMANDS = (
         "find the entities in every row of a file",
         "packhorse.tools.file_verbs.token_classify",
     ),
+    Command(
+        "fill-mask",
+        "fill the masks in every row of a file",
+        "packhorse.tools.file_verbs.fill_mask",
+    ),
     Command("embed", "embed every row of a file", "packhorse.tools.file_verbs.embed"),
     Command(
         "embed-sparse",

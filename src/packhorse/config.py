@@ -78,7 +78,7 @@ class ModelOptions:
     task: str = option(
         AUTO,
         "What the model shall do: auto, what its files say that it was made for; classify, rerank, "
-        "token_classify, embed or embed_sparse.",
+        "token_classify, embed, embed_sparse or fill_mask.",
         choices=(AUTO, *Task),
     )
     pooling: str = option(

@@ -14,6 +14,9 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 """Other names of the same types in torch."""
 
+UNLIMITED = 1_000_000_000
+"""A tokenizer's length limit from here on means that it has none: Transformers writes 1e30."""
+
 LARGEST = 2**31 - 1
 """Ids, positions and lengths travel as int32."""
 
@@ -56,3 +59,19 @@ def dtype_named(value: object) -> str | None:
     name = value.removeprefix("torch.")
     name = _DTYPE_ALIASES.get(name, name)
     return name if name in DTYPES else None
+
+
+def stated_length(path: Path) -> int | None:
+    """The length limit in tokens that a tokenizer_config.json states; None where it has none.
+
+    A ``truncation`` in tokenizer.json does not count, as it does not for
+    Transformers: it is what the tokenizer was last used with, not a limit.
+    """
+    config = read_json(path) if path.exists() else {}
+    value = config.get("model_max_length", config.get("max_len"))  # the older key
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is None or (is_number and value >= UNLIMITED):
+        return None
+    if not is_number or not 1 <= value < UNLIMITED or value != int(value):
+        raise refusal(path, "model_max_length", value, "a whole number of tokens from 1 on")
+    return int(value)

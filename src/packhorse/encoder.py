@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, cast
 
 from numpy.typing import NDArray
 
-from packhorse import verbs
+from packhorse import embedding, verbs
 from packhorse.checkpoint import load_checkpoint
 from packhorse.config import (
     AUTO,
@@ -24,6 +24,7 @@ from packhorse.entities import Entity
 from packhorse.hardware import detect
 from packhorse.loaded import Call, Loaded
 from packhorse.request import Float32Array, Sequences, TextOrPair, joined
+from packhorse.tokenizing.masks import TOP_K, Fills
 from packhorse.tokenizing.safe_cuts import Direction
 from packhorse.vectors import OutputType, SparseVector
 from packhorse.verbs import Classification as Classification
@@ -39,8 +40,8 @@ class Base:
     model       hub id or folder; None for the embedded demo model
     device      auto, cpu, cuda or cuda:N
     dtype       auto, float32, bfloat16, float16 (on a GPU) or int8 (on a CPU)
-    task        auto, classify, rerank, token_classify, embed or embed_sparse; auto: what the model
-                was made for
+    task        auto, classify, rerank, token_classify, embed, embed_sparse or fill_mask; auto: what
+                the model was made for
     pooling     where texts are embedded: auto, cls, mean, max, mean_sqrt_len, weighted_mean or
                 last; splade for embed_sparse
     revision, token, offline, cache_dir   of the hub
@@ -110,7 +111,7 @@ class Base:
 
     @property
     def task(self) -> str:
-        """What the model does: classify, rerank, token_classify, embed or embed_sparse."""
+        """What the model does: one of the tasks that it can be loaded for."""
         return self._loaded.checkpoint.task.value
 
     @property
@@ -253,7 +254,7 @@ class Encoder(Base):
         Errors as in ``classify``.
         """
         return self._run(
-            verbs.embed(
+            embedding.embed(
                 self._loaded,
                 texts,
                 prompt_name,
@@ -275,7 +276,7 @@ class Encoder(Base):
         truncate: bool = True,
     ) -> list[Float32Array]:
         """Each text's last hidden states, float32 (tokens, hidden size), special tokens too."""
-        return self._run(verbs.embed_tokens(self._loaded, texts, prompt_name, truncate))
+        return self._run(embedding.embed_tokens(self._loaded, texts, prompt_name, truncate))
 
     def embed_sparse(
         self,
@@ -296,7 +297,7 @@ class Encoder(Base):
         Errors as in ``classify``.
         """
         return self._run(
-            verbs.embed_sparse(
+            embedding.embed_sparse(
                 self._loaded, texts, prompt_name, prompt, truncate, truncation_direction
             )
         )
@@ -309,7 +310,7 @@ class Encoder(Base):
         prompt_name: str | None = None,
     ) -> Float32Array:
         """The cosine of every text of ``first`` with every one of ``second``, float32 (n, m)."""
-        return self._run(verbs.similarity(self._loaded, first, second, prompt_name))
+        return self._run(embedding.similarity(self._loaded, first, second, prompt_name))
 
     def token_classify(
         self,
@@ -333,6 +334,31 @@ class Encoder(Base):
                 self._loaded, texts, aggregation_strategy, ignore_labels, stride, truncate
             )
         )
+
+    def fill_mask(
+        self,
+        texts: Iterable[str],
+        top_k: int = TOP_K,
+        targets: str | Sequence[str] | None = None,
+        *,
+        truncate: bool = True,
+        truncation_direction: Direction | None = None,
+    ) -> list[Fills]:
+        """For each text, and each mask in it: the likeliest tokens, as Transformers' pipeline.
+
+        top_k    how many tokens for a mask
+        targets  only these tokens; what is no token of the vocabulary counts as its first one
+
+        A text holds the tokenizer's mask token, such as [MASK] or <mask>, at least once; one with
+        several is read once for each. Needs a masked language model that was loaded for it, with
+        task="fill_mask". Probabilities are over the whole vocabulary, in float32.
+
+        Errors as in ``classify``.
+        """
+        plans = verbs.fill_mask_plans(
+            self._loaded, texts, top_k, targets, truncate, truncation_direction
+        )
+        return [fills for plan in plans for fills in self._run(plan)]
 
     def encode(
         self,

@@ -15,17 +15,17 @@ from packhorse.errors import CheckpointError
 FETCHED = (
     "*.json",  # config, tokenizer, vocabularies, the index of the shards
     "model*.safetensors",
-    "[0-9]*/model.safetensors",  # the modules of sentence-transformers
+    "[0-9]*/model*.safetensors",  # the modules of sentence-transformers
     "vocab*.txt",
     "merges.txt",
     "*.model",  # SentencePiece
 )
-PICKLED = ("pytorch_model*.bin", "[0-9]*/pytorch_model.bin")
+PICKLED = ("pytorch_model*.bin", "[0-9]*/pytorch_model*.bin")
 """Fetched only where it is allowed, beside safetensors too if a model has both."""
 
 NOT_FETCHED = ("[!0-9]*/*",)
 """Folders of a repository hold other formats and training states, with files of the same names.
-Those that start with a number are the modules of sentence-transformers: 1_Pooling, 2_Dense."""
+Those that start with a number are modules of sentence-transformers: 0_Transformer, 1_Pooling."""
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 

@@ -17,7 +17,9 @@ from packhorse.engine.local import LocalEngine
 from packhorse.entities import Vocabulary
 from packhorse.errors import RequestError
 from packhorse.request import Answer, Sequences
+from packhorse.tasks import Task
 from packhorse.tokenizing.choice import BackendChoice
+from packhorse.tokenizing.masks import Masks
 from packhorse.tokenizing.names import vocabulary_of
 from packhorse.tokenizing.tokenizer import Tokenizer
 
@@ -63,6 +65,8 @@ class Loaded:
         self.overlap = "overlap" not in config.engine.without
         backend = cast(BackendChoice, tokenizer_choice(config))
         self.tokenizer = Tokenizer.load(checkpoint, backend=backend)
+        if checkpoint.task is Task.FILL_MASK:
+            _ = self.masks  # what it lacks is said now
         # A thread that asks torch for the first time gets the number that was set last, which
         # would be the engine's: have the caller's thread ask before.
         torch.get_num_threads()
@@ -71,6 +75,11 @@ class Loaded:
             checkpoint.width,
             by_length=config.model.device == "cpu",
         )
+
+    @cached_property
+    def masks(self) -> Masks:
+        """What finds and fills masks. Raises CheckpointError where there is no mask token."""
+        return Masks(self.tokenizer)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -37,6 +37,9 @@ class Sequences:
     truncated      bool  (N,)    whether input i was cut to fit
     token_level    bool  (N,)    which sequences want a row for every token where the model's head
                                  gives one for the sequence (token embeddings); None: none does
+    marks          int32 (N,)    the token of sequence i that a head is told of: the masked one
+                                 that it fills, or the first that it pools, where a prompt is left
+                                 out; None: the first of each
     """
 
     input_ids: Int32Array
@@ -45,6 +48,7 @@ class Sequences:
     segment_starts: Int32Array | None = None
     position_ids: Int32Array | None = None
     token_level: BoolArray | None = None
+    marks: Int32Array | None = None
 
     def __len__(self) -> int:
         return len(self.cu_seqlens) - 1
@@ -68,6 +72,7 @@ class Sequences:
             segment_starts=None if self.segment_starts is None else self.segment_starts[start:stop],
             position_ids=None if self.position_ids is None else self.position_ids[first:last],
             token_level=None if self.token_level is None else self.token_level[start:stop],
+            marks=None if self.marks is None else self.marks[start:stop],
         )
 
     def take(self, order: NDArray[np.intp]) -> Sequences:
@@ -82,6 +87,7 @@ class Sequences:
             segment_starts=None if self.segment_starts is None else self.segment_starts[order],
             position_ids=None if self.position_ids is None else self.position_ids[tokens],
             token_level=None if self.token_level is None else self.token_level[order],
+            marks=None if self.marks is None else self.marks[order],
         )
 
 
@@ -131,6 +137,11 @@ def concatenate(parts: PySequence[Sequences], first_position: int = 0) -> Sequen
         token_level = np.concatenate(
             [np.zeros(len(p), np.bool_) if p.token_level is None else p.token_level for p in parts]
         )
+    marks = None
+    if any(part.marks is not None for part in parts):
+        marks = np.concatenate(
+            [np.zeros(len(p), np.int32) if p.marks is None else p.marks for p in parts]
+        )
     return Sequences(
         input_ids=np.concatenate([part.input_ids for part in parts]),
         cu_seqlens=_joined_bounds(parts),
@@ -138,6 +149,7 @@ def concatenate(parts: PySequence[Sequences], first_position: int = 0) -> Sequen
         segment_starts=segment_starts,
         position_ids=position_ids,
         token_level=token_level,
+        marks=marks,
     )
 
 

@@ -57,6 +57,10 @@ ACTIVATIONS = {
 """Classes of torch.nn that may follow a Dense module, to the names that the head knows."""
 
 
+_TRANSFORMERS = ("Transformer", "MLMTransformer")
+"""Modules that turn tokens into hidden states, or into logits of a vocabulary."""
+
+
 @dataclass(frozen=True, slots=True)
 class DenseModule:
     """A dense layer and an activation; ``folder`` holds its linear.weight and linear.bias."""
@@ -116,8 +120,7 @@ class SentenceModules:
     def prompt_named(self, name: str | None) -> str:
         """The prompt of this name; of None the model's default, which may be empty.
 
-        Raises ValidationError for a name that there is not, and for a prompt whose tokens
-        the model's pooling leaves out, which is not served.
+        Raises ValidationError for a name that there is not, and as ``checked_prompt`` does.
         """
         name = self.default_prompt_name if name is None else name
         if name is None:
@@ -130,11 +133,16 @@ class SentenceModules:
         return self.checked_prompt(self.prompts[name])
 
     def checked_prompt(self, prompt: str) -> str:
-        """Raises ValidationError as ``prompt_named`` does."""
-        if prompt and not self.pools_prompt:
+        """Raises ValidationError for a prompt that is left out of pooling by the first token.
+
+        What is read then differs between versions of sentence-transformers: the first token of
+        all, or the first after the prompt.
+        """
+        if prompt and not self.pools_prompt and "cls" in self.poolings:
             raise ValidationError(
-                "this model leaves the tokens of a prompt out when it pools (include_prompt is "
-                "false), which is not served: send texts without a prompt"
+                "this model pools the first token and leaves those of a prompt out (include_prompt "
+                "is false): versions of sentence-transformers differ in what that means, so it is "
+                "not served; send texts without a prompt"
             )
         return prompt
 
@@ -142,6 +150,21 @@ class SentenceModules:
     def normalizes(self) -> bool:
         """Whether vectors come out with length 1."""
         return bool(self.modules) and isinstance(self.modules[-1], NormalizeModule)
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Where the transformer's own files are: at the top, or in the folder that modules.json names.
+
+    Raises CheckpointError for a file that is broken, and for several transformers.
+    """
+    if not (folder / MODULES_FILE).is_file():
+        return folder
+    paths = [path for kind, path in _listed(folder) if kind in _TRANSFORMERS]
+    if len(paths) > 1:
+        raise CheckpointError(
+            f"{folder / MODULES_FILE}: it has {len(paths)} transformers, and one is served"
+        )
+    return folder / paths[0] if paths else folder
 
 
 def task_of_folder(folder: Path) -> Task | None:
@@ -168,8 +191,8 @@ def sentence_modules(
     width, pools_prompt = hidden_size, True
     for kind, path in listed:
         if kind in ("Transformer", "Dropout"):
-            _check_transformer(path if kind == "Transformer" else "", folder)
-        elif kind == "Pooling":
+            continue
+        if kind == "Pooling":
             poolings, pools_prompt = _pooling(folder / path / "config.json", hidden_size)
             poolings = poolings if pooling is None else (pooling,)
             width = len(poolings) * hidden_size
@@ -201,11 +224,9 @@ def sparse_modules(folder: Path, vocab_size: int) -> SentenceModules:
     """
     twice_log1p = False
     for kind, path in _listed(folder) if (folder / MODULES_FILE).is_file() else []:
-        if kind in ("Transformer", "MLMTransformer"):
-            _check_transformer(path, folder)
-        elif kind == "SpladePooling":
+        if kind == "SpladePooling":
             twice_log1p = _splade_pooling(folder / path / "config.json")
-        else:
+        elif kind not in _TRANSFORMERS:
             raise CheckpointError(
                 f"{folder / MODULES_FILE}: the module {kind!r} is not served in a sparse model; "
                 "served: MLMTransformer, Transformer, SpladePooling"
@@ -215,8 +236,8 @@ def sparse_modules(folder: Path, vocab_size: int) -> SentenceModules:
 
 
 def _with_settings(modules: SentenceModules, folder: Path) -> SentenceModules:
-    """With the folder's prompts and limits."""
-    limit = _first_object(folder, LIMIT_FILES)
+    """With the folder's prompts, and the limits that are beside the transformer."""
+    limit = _first_object(transformer_folder(folder), LIMIT_FILES)
     prompts = _first_object(folder, (PROMPTS_FILE,))
     return replace(
         modules,
@@ -267,14 +288,6 @@ def _listed(folder: Path) -> list[tuple[str, str]]:
             )
         found.append((kind.rpartition(".")[2], place))
     return found
-
-
-def _check_transformer(path: str, folder: Path) -> None:
-    if path:
-        raise CheckpointError(
-            f"{folder / MODULES_FILE}: the transformer is in the folder {path!r}; "
-            "it must be at the top: save the model anew with sentence-transformers"
-        )
 
 
 def _pooling(path: Path, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:

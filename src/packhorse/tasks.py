@@ -17,11 +17,17 @@ class Task(StrEnum):
     TOKEN_CLASSIFY = "token_classify"  # a score for each label, for every token
     EMBED = "embed"  # a vector
     EMBED_SPARSE = "embed_sparse"  # weights of words of the vocabulary, most of them 0
+    FILL_MASK = "fill_mask"  # the likeliest tokens in the place of a mask
 
     @property
     def is_classifier(self) -> bool:
         """Whether there is a score for each label of each text."""
         return self in (Task.CLASSIFY, Task.RERANK)
+
+    @property
+    def reads_vocabulary(self) -> bool:
+        """Whether the head of a masked language model is read: a logit for each of its tokens."""
+        return self in (Task.EMBED_SPARSE, Task.FILL_MASK)
 
 
 DOES = {
@@ -30,5 +36,6 @@ DOES = {
     Task.TOKEN_CLASSIFY: "classifies tokens",
     Task.EMBED: "embeds texts",
     Task.EMBED_SPARSE: "embeds texts sparsely",
+    Task.FILL_MASK: "fills masks",
 }
 """In a sentence about the model."""

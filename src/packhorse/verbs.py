@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.checkpoint import Checkpoint
 from packhorse.entities import (
@@ -24,27 +24,21 @@ from packhorse.entities import (
 from packhorse.errors import TaskError, ValidationError
 from packhorse.postprocess import scores_of, sigmoid, softmax
 from packhorse.request import Answer, Float32Array, Sequences, TextOrPair, joined
-from packhorse.sentence import SentenceModules
 from packhorse.tasks import DOES, Task
+from packhorse.tokenizing.masks import Fills, MaskedTexts
 from packhorse.tokenizing.offsets import Spans
+from packhorse.tokenizing.prompts import pooled_after
 from packhorse.tokenizing.safe_cuts import Direction
 from packhorse.tokenizing.windows import Windows
-from packhorse.vectors import (
-    OutputType,
-    SparseVector,
-    checked_dimensions,
-    cosine,
-    finished,
-    paired_cosine,
-    quantized,
-    sparse_vectors,
-)
 from packhorse.zero_shot import entailment, hypotheses, label_scores
 
 if TYPE_CHECKING:
     from packhorse.loaded import Call, Encode, Loaded  # at run time that would import torch
 
 Result = TypeVar("Result")
+
+LOGIT_BYTES = 64 << 20
+"""Of the masks whose logits are there at once: 549 with BERT's vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,7 @@ def label_matrix(
     """Scores or logits, float32 (n, labels)."""
     require(loaded.checkpoint, Task.CLASSIFY, Task.RERANK)
     problem_type = loaded.checkpoint.problem_type
-    encode, per_text = _reading(loaded, truncate, direction, stride)
+    encode, per_text = reading(loaded, truncate, direction, stride)
 
     def finish(answer: Answer) -> Float32Array:
         return per_text(answer.values if raw_scores else scores_of(answer.values, problem_type))
@@ -159,7 +153,7 @@ def zero_shot_matrix(
         logits = answer.values.reshape(-1, len(sentences), len(own))
         return label_scores(logits, own, multi_label)
 
-    pairs = [(text, sentence) for text in _checked_texts(texts) for sentence in sentences]
+    pairs = [(text, sentence) for text in checked_texts(texts) for sentence in sentences]
     nothing = np.empty((0, len(sentences)), np.float32)
     encode = partial(loaded.tokenizer.encode, first_only=True)
     return Plan(loaded, pairs, encode, finish, nothing)
@@ -181,7 +175,7 @@ def rerank(
     truncate: bool,
 ) -> Plan[list[RankedDocument]]:
     """The documents, those that answer the query best first."""
-    texts, most = _checked_texts(documents), _checked_top_k(top_k)
+    texts, most = checked_texts(documents), _checked_top_k(top_k)
     plan = pair_scores(loaded, [(query, text) for text in texts], raw_scores, truncate, None)
 
     def finish(answer: Answer) -> list[RankedDocument]:
@@ -208,97 +202,7 @@ def pair_scores(
         return logits if plain else sigmoid(logits)
 
     nothing = np.empty(0, np.float32)
-    return Plan(loaded, pairs, _encoder(loaded, truncate, direction), finish, nothing)
-
-
-def embed(
-    loaded: Loaded,
-    texts: Iterable[str],
-    prompt_name: str | None,
-    prompt: str | None,
-    normalize: bool | None,
-    dimensions: int | None,
-    output_type: OutputType,
-    truncate: bool,
-    direction: Direction | None,
-    stride: int | None,
-) -> Plan[NDArray[Any]]:
-    """A vector for each text."""
-    encode, per_text = _reading(loaded, truncate, direction, stride)
-    sentence = sentence_of(loaded.checkpoint)
-    to_unit = sentence.normalizes if normalize is None else normalize
-    if dimensions is not None:
-        checked_dimensions(dimensions, sentence.width)
-
-    def finish(answer: Answer) -> NDArray[Any]:
-        vectors = finished(per_text(answer.values), normalize=to_unit, dimensions=dimensions)
-        return quantized(vectors, output_type)
-
-    width = sentence.width if dimensions is None else dimensions
-    nothing = quantized(np.empty((0, width), np.float32), output_type)
-    inputs = _prompted(sentence, _checked_texts(texts), prompt_name, prompt)
-    return Plan(loaded, inputs, encode, finish, nothing)
-
-
-def embed_tokens(
-    loaded: Loaded, texts: Iterable[str], prompt_name: str | None, truncate: bool
-) -> Plan[list[Float32Array]]:
-    """The last hidden state of every token, special tokens included, for each text."""
-    sentence, encode = sentence_of(loaded.checkpoint), _encoder(loaded, truncate, "right")
-
-    def at_token_level(piece: Sequence[Any]) -> Sequences:
-        sequences = encode(piece)
-        return replace(sequences, token_level=np.ones(len(sequences), np.bool_))
-
-    def finish(answer: Answer) -> list[Float32Array]:
-        assert answer.row_counts is not None
-        return np.split(answer.values, np.cumsum(answer.row_counts)[:-1])
-
-    inputs = _prompted(sentence, _checked_texts(texts), prompt_name, None)
-    return Plan(loaded, inputs, at_token_level, finish, [])
-
-
-def embed_sparse(
-    loaded: Loaded,
-    texts: Iterable[str],
-    prompt_name: str | None,
-    prompt: str | None,
-    truncate: bool,
-    direction: Direction | None,
-) -> Plan[list[SparseVector]]:
-    """The weights of the vocabulary's tokens that are not 0, for each text."""
-    sentence = sentence_of(loaded.checkpoint, Task.EMBED_SPARSE)
-    inputs = _prompted(sentence, _checked_texts(texts), prompt_name, prompt)
-    return Plan(loaded, inputs, _encoder(loaded, truncate, direction), sparse_vectors, [])
-
-
-def similarity(
-    loaded: Loaded, first: Iterable[str], second: Iterable[str], prompt_name: str | None
-) -> Plan[Float32Array]:
-    """The cosine of every text of ``first`` with every one of ``second``, float32 (n, m)."""
-    sentence = sentence_of(loaded.checkpoint)
-    one, other = _checked_texts(first), _checked_texts(second)
-
-    def finish(answer: Answer) -> Float32Array:
-        return cosine(answer.values[: len(one)], answer.values[len(one) :])
-
-    inputs = _prompted(sentence, [*one, *other], prompt_name, None)
-    nothing = np.empty((0, 0), np.float32)
-    return Plan(loaded, inputs, _encoder(loaded, True, "right"), finish, nothing)
-
-
-def pair_similarities(
-    loaded: Loaded, pairs: Sequence[tuple[str, str]], prompt_name: str | None
-) -> Plan[Float32Array]:
-    """The cosine of the two texts of each pair, float32 (n,)."""
-    sentence = sentence_of(loaded.checkpoint)
-
-    def finish(answer: Answer) -> Float32Array:
-        return paired_cosine(answer.values[0::2], answer.values[1::2])
-
-    inputs = _prompted(sentence, [text for pair in pairs for text in pair], prompt_name, None)
-    nothing = np.empty(0, np.float32)
-    return Plan(loaded, inputs, _encoder(loaded, True, "right"), finish, nothing)
+    return Plan(loaded, pairs, encoder_of(loaded, truncate, direction), finish, nothing)
 
 
 def token_classify(
@@ -314,7 +218,7 @@ def token_classify(
     aggregation = checked_aggregation(aggregation_strategy)
     if stride is not None and aggregation == "none":
         raise ValidationError("`stride` needs an aggregation_strategy other than none")
-    inputs = _checked_texts(texts)
+    inputs = checked_texts(texts)
     labels, vocabulary = Labels.of(loaded.checkpoint.labels), loaded.vocabulary
     read: list[Spans] = []
 
@@ -337,6 +241,62 @@ def token_classify(
     return Plan(loaded, inputs, encode, finish, [])
 
 
+def fill_mask_plans(
+    loaded: Loaded,
+    texts: Iterable[str],
+    top_k: int,
+    targets: str | Sequence[str] | None,
+    truncate: bool,
+    direction: Direction | None,
+) -> list[Plan[list[Fills]]]:
+    """For each text and each of its masks the likeliest tokens; plans of neighbouring texts.
+
+    A mask's logits are as many as the vocabulary has tokens, so those of all texts are never there
+    at once.
+    """
+    require(loaded.checkpoint, Task.FILL_MASK)
+    checked = checked_texts(texts)
+    # All of them first, for an error with the right index.
+    counts = loaded.masks.encode(checked, truncate=truncate, direction=direction).counts
+    most = max(1, LOGIT_BYTES // (4 * loaded.checkpoint.width))
+    part = (np.cumsum(counts) - counts) // most
+    starts = np.flatnonzero(np.diff(part, prepend=-1)).tolist()
+    return [
+        fill_mask(loaded, checked[start:stop], top_k, targets, truncate, direction)
+        for start, stop in pairwise([*starts, len(checked)])
+    ]
+
+
+def fill_mask(
+    loaded: Loaded,
+    texts: list[str],
+    top_k: int,
+    targets: str | Sequence[str] | None,
+    truncate: bool,
+    direction: Direction | None,
+) -> Plan[list[Fills]]:
+    """The same of so few texts that the logits of all their masks may be there at once."""
+    require(loaded.checkpoint, Task.FILL_MASK)
+    masks, most = loaded.masks, checked_top_k(top_k)
+    wanted = None if targets is None else masks.target_ids(targets)
+    read: list[MaskedTexts] = []
+
+    def encode(piece: Sequence[Any]) -> Sequences:
+        read.append(masks.encode(piece, truncate=truncate, direction=direction))
+        return read[-1].sequences
+
+    def finish(answer: Answer) -> list[Fills]:
+        found: list[Fills] = []
+        row = 0
+        for part in read:
+            logits = answer.values[row : row + len(part.sequences)]
+            row += len(part.sequences)
+            found += masks.filled(part, logits, most, wanted)
+        return found
+
+    return Plan(loaded, texts, encode, finish, [])
+
+
 def checked_inputs(inputs: Iterable[TextOrPair]) -> Sequence[TextOrPair]:
     """The inputs as a list. Raises ValidationError for one text in place of it."""
     if isinstance(inputs, str):
@@ -344,7 +304,8 @@ def checked_inputs(inputs: Iterable[TextOrPair]) -> Sequence[TextOrPair]:
     return inputs if isinstance(inputs, list) else list(inputs)
 
 
-def _checked_texts(texts: Iterable[str]) -> list[str]:
+def checked_texts(texts: Iterable[str]) -> list[str]:
+    """The texts as a list. Raises ValidationError for what is no text, with its place."""
     checked = list(checked_inputs(texts))
     for i, text in enumerate(checked):
         if not isinstance(text, str):
@@ -352,34 +313,34 @@ def _checked_texts(texts: Iterable[str]) -> list[str]:
     return checked  # type: ignore[return-value]
 
 
-def _reading(
-    loaded: Loaded, truncate: bool, direction: Direction | None, stride: int | None
+def reading(
+    loaded: Loaded,
+    truncate: bool,
+    direction: Direction | None,
+    stride: int | None,
+    left_out: int = 0,
 ) -> tuple[Encode, Callable[[Float32Array], Float32Array]]:
     """How inputs are tokenised, and how rows of what went to the model become rows of inputs.
 
-    They differ where long texts are read in windows, which share ``stride`` tokens.
+    They differ where long texts are read in windows, which share ``stride`` tokens. ``left_out``
+    tokens at the start of each text are not pooled.
     """
     if stride is None:
-        return _encoder(loaded, truncate, direction), lambda rows: rows
-    windows = Windows(loaded.tokenizer, stride)
+        return encoder_of(loaded, truncate, direction, left_out), lambda rows: rows
+    windows = Windows(loaded.tokenizer, stride, left_out)
     return windows.encode, windows.per_text
 
 
-def _encoder(loaded: Loaded, truncate: bool, direction: Direction | None) -> Encode:
+def encoder_of(
+    loaded: Loaded, truncate: bool, direction: Direction | None, left_out: int = 0
+) -> Encode:
+    """How inputs are tokenised that are cut where they are too long."""
+
     def encode(piece: Sequence[Any]) -> Sequences:
-        return loaded.tokenizer.encode(piece, truncate=truncate, direction=direction)
+        sequences = loaded.tokenizer.encode(piece, truncate=truncate, direction=direction)
+        return pooled_after(sequences, left_out, direction or loaded.tokenizer.truncation_side)
 
     return encode
-
-
-def _prompted(
-    sentence: SentenceModules, texts: list[str], name: str | None, prompt: str | None
-) -> list[str]:
-    """The texts as they are tokenised: a prompt that is given goes before one that is named."""
-    put = sentence.prompt_named(name) if prompt is None else sentence.checked_prompt(prompt)
-    if not put and not sentence.lowercase:
-        return texts
-    return [sentence.text_with_prompt(text, put) for text in texts]
 
 
 def require(checkpoint: Checkpoint, *tasks: Task) -> None:
@@ -391,15 +352,13 @@ def require(checkpoint: Checkpoint, *tasks: Task) -> None:
         )
 
 
-def sentence_of(checkpoint: Checkpoint, task: Task = Task.EMBED) -> SentenceModules:
-    """What makes a vector of hidden states. Raises TaskError for a model of another task."""
-    require(checkpoint, task)
-    assert checkpoint.sentence is not None
-    return checkpoint.sentence
-
-
 def _checked_top_k(top_k: int | None) -> int | None:
-    if top_k is not None and top_k < 1:
+    return None if top_k is None else checked_top_k(top_k)
+
+
+def checked_top_k(top_k: int) -> int:
+    """Raises ValidationError."""
+    if top_k < 1:
         raise ValidationError(f"top_k must be at least 1, not {top_k}")
     return top_k
 

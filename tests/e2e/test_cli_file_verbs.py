@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+from torch import Tensor
 
 from packhorse import Encoder, cli
 from packhorse.tools.files import model as models
@@ -190,6 +193,63 @@ def test_token_classify_is_the_librarys(run: Run, source: Path, folders: dict[st
                 assert (got["word"], got.get("index")) == (one.word, one.index)
                 assert got["score"] == pytest.approx(one.score, abs=1e-5)
                 assert ("index" in got) is index
+
+
+def test_fill_mask_is_the_librarys(run: Run, folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = folders["embed-sparse"]
+    texts = ["a [MASK] film", "no mask", "[MASK], and\t[MASK]; or |", "[MASK] " + "word " * 300]
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    with Encoder(folder, device="cpu", dtype="float32", task="fill_mask") as library:
+        expected = library.fill_mask([texts[0], *texts[2:]], 2, ["good", "film", "bad"])
+    flags = ("--task", "fill_mask", "--model-id", folder, "--top-k", "2")
+    flags += ("--targets", "good,film,bad")
+    outcome = run("fill-mask", source, "-o", out, *flags)
+    assert outcome.code == 0, outcome.err
+    assert "3 rows, 1 skipped, 1 truncated" in outcome.err, outcome.err
+    assert "line 2 skipped: has no mask: put [MASK] where" in outcome.err, outcome.err
+    for row, fills in zip(objects_of(out), expected, strict=True):
+        for mask, other in zip(row["fills"], fills, strict=True):
+            for one, fill in zip(mask, other, strict=True):
+                assert one.pop("score") == pytest.approx(fill.score, rel=1e-4)
+                assert one == {n: getattr(fill, n) for n in ("token", "token_str", "sequence")}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows, table = {}, tmp_path / "in.csv"
+    with table.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["text"], *([text] for text in texts)])
+    for suffix in ("csv", "parquet"):
+        assert run("fill-mask", table, "-o", tmp_path / f"out.{suffix}", *flags).code == 0
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        rows["csv"] = [json.loads(row["fills"]) for row in csv.DictReader(file, strict=True)]
+    rows["parquet"] = parquet.read_table(tmp_path / "out.parquet").column("fills").to_pylist()
+    same = [row["fills"] for row in objects_of(out)]
+    assert rounded(rows["parquet"]) == rounded(rows["csv"]) == rounded(same)
+    refused = run("fill-mask", source, "-o", "-", "--model-id", folder)
+    assert refused.code == 2
+    assert "embeds texts; load one that fills masks" in refused.err
+
+
+def test_a_fault_of_the_model_is_told_from_one_of_the_row(
+    run: Run, tmp_path: Path, folders: dict[str, Path]
+) -> None:
+    """A text without a mask asks nothing of a model that fills masks: another question must do."""
+    folder = tmp_path / "m"
+    shutil.copytree(folders["embed-sparse"], folder)
+    word = int(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("bad"))
+
+    def broken(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        name = "bert.embeddings.word_embeddings.weight"
+        table = tensors[name].clone()
+        table[word] = float("nan")
+        return tensors | {name: table, "cls.predictions.decoder.weight": tensors[name].clone()}
+
+    tiny_checkpoints.edit_tensors(folder, broken)
+    source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("a [MASK]\na bad [MASK]\nthe [MASK]\n")
+    more = ("--task", "fill_mask", "--model-id", folder)
+    outcome = run("fill-mask", source, "-o", out, *more)
+    assert outcome.code == 0, outcome.err
+    assert "2 rows, 1 skipped" in outcome.err, outcome.err
 
 
 def test_long_texts_are_read_in_windows(

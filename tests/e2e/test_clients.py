@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient, constants
@@ -34,6 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "embed": embedder,
         "classify": inference_model(root / "classify"),
         "token_classify": tiny_checkpoints.shared(head="ForTokenClassification", num_labels=5),
+        "fill_mask": tiny_checkpoints.shared(head="ForMaskedLM", num_labels=None),
     }
 
 
@@ -60,6 +62,11 @@ def classifier(folders: dict[str, Path]) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def token_classifier(folders: dict[str, Path]) -> Iterator[Service]:
     yield from started(folders["token_classify"])
+
+
+@pytest.fixture(scope="module")
+def filler(folders: dict[str, Path]) -> Iterator[Service]:
+    yield from started(folders["fill_mask"], task="fill_mask")
 
 
 @pytest.fixture
@@ -190,9 +197,61 @@ def test_the_hubs_client_finds_entities(
     assert close([one.score for one in got], [one.score for one in expected])
 
 
-def test_a_body_without_parameters_is_in_teis_shape(classifier: Service) -> None:
-    import httpx
+def test_the_hubs_client_fills_masks(
+    filler: Service, folders: dict[str, Path], hub: Callable[..., InferenceClient]
+) -> None:
+    client, text = hub(filler), "a [MASK] film"
+    with Encoder(folders["fill_mask"], device="cpu", dtype="float32", task="fill_mask") as encoder:
+        plain, named = encoder.fill_mask([text])[0], encoder.fill_mask([text], 2, LABELS)[0]
+        several = encoder.fill_mask(["[MASK] and [MASK]"], 2)[0]
+    for got, fills in (
+        (client.fill_mask(text), plain[0]),
+        (client.fill_mask(text, targets=LABELS, top_k=2), named[0]),
+    ):
+        assert [(one.token, one.token_str, one.sequence) for one in got] == [
+            (one.token, one.token_str, one.sequence) for one in fills
+        ]
+        assert close([one.score for one in got], [one.score for one in fills])
+    body = {"inputs": ["[MASK] and [MASK]", text], "parameters": {"top_k": 2}}
+    both = httpx.post(filler.url, json=body).json()
+    assert [[one["token"] for one in mask] for mask in both[0]] == [
+        [one.token for one in mask] for mask in several
+    ]
+    assert [one["token"] for one in both[1]] == [one.token for one in plain[0][:2]]
+    with pytest.raises(HfHubHTTPError, match="has no mask"):
+        client.fill_mask("a film")
 
+
+def test_masks_are_filled_with_what_was_cut_and_counted(
+    filler: Service, folders: dict[str, Path]
+) -> None:
+    texts = ["a [MASK] film", "[MASK] and [MASK] " + "word " * 300]
+    with Encoder(folders["fill_mask"], device="cpu", dtype="float32", task="fill_mask") as encoder:
+        expected = encoder.fill_mask(texts, 60)
+    answer = httpx.post(filler.url + "/v1/fill_mask", json={"inputs": texts, "top_k": 60})
+    body = answer.json()
+    assert [[[one["token"] for one in mask] for mask in text] for text in body["data"]] == [
+        [[one.token for one in mask] for mask in text] for text in expected
+    ]
+    assert (body["truncated"], answer.headers["x-truncated"]) == (1, "1")
+    assert body["usage"]["prompt_tokens"] == 5 + 2 * 128
+    own = httpx.post(filler.url, json={"inputs": texts, "top_k": 60}).json()
+    assert own["data"] == body["data"]
+    for wrong, says in (
+        ({"inputs": texts, "truncate": False}, "inputs[1] has"),
+        ({"inputs": ["a"]}, "put [MASK] where"),
+        ({"inputs": texts, "top_k": 0}, "`top_k` is 0"),
+        ({"inputs": texts, "targets": []}, "names no token"),
+        ({"inputs": ["[MASK] " * 100] * 100, "top_k": 10**6}, "ask for fewer tokens with `top_k`"),
+    ):
+        refused = httpx.post(filler.url + "/v1/fill_mask", json=wrong)
+        assert refused.status_code == 422, refused.text
+        assert says in refused.json()["error"], refused.text
+    embeds = httpx.post(filler.url + "/embed", json={"inputs": "a"})
+    assert embeds.status_code == 424
+
+
+def test_a_body_without_parameters_is_in_teis_shape(classifier: Service) -> None:
     for path in ("/", "/invocations"):
         flat = httpx.post(classifier.url + path, json={"inputs": "a"}).json()
         assert isinstance(flat[0], dict)

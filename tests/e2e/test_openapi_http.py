@@ -37,7 +37,7 @@ def folder_for(task: Task, folder: Path) -> Path:
     if task is Task.EMBED:
         tiny_checkpoints.make_bert(folder, head="Model", num_labels=None)
         return tiny_checkpoints.add_modules(folder, pooling("mean_tokens"))
-    if task is Task.EMBED_SPARSE:
+    if task in (Task.EMBED_SPARSE, Task.FILL_MASK):
         return tiny_checkpoints.make_bert(folder, head="ForMaskedLM", num_labels=None)
     if task is Task.TOKEN_CLASSIFY:
         return tiny_checkpoints.make_bert(folder, head="ForTokenClassification", num_labels=5)

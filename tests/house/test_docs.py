@@ -52,6 +52,7 @@ TRANSLATED = [
 ]
 
 SAMPLES = {
+    "masked.txt": "The film was [MASK].\nIt was a [MASK] and [MASK] evening.\n",
     "texts.txt": "This product is amazing and I love it!\nTerrible service.\n",
     "reviews.csv": "id,text\n1,This product is amazing and I love it!\n2,Terrible service.\n",
     "reviews.jsonl": '{"id": 1, "text": "Great!"}\n{"id": 2, "text": "Awful."}\n',

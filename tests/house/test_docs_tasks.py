@@ -17,7 +17,7 @@ from tests.house.test_docs import _RUNNER, BLOCKS, SAMPLES, Block, curl, shape
 from tests.models.test_sentence import pooling
 from tests.unit.test_rerank import inference_model
 
-TASKS = ("embed", "embed_sparse", "token_classify", "rerank", "zero_shot")
+TASKS = ("embed", "embed_sparse", "token_classify", "rerank", "zero_shot", "fill_mask")
 MODEL = re.compile(r"\b[\w-]+/[\w.-]*(?:MiniLM|bert|NER|roberta|splade)[\w.-]*")
 """Names of models on the hub."""
 
@@ -26,7 +26,7 @@ def make(task: str, folder: Path) -> Path:
     if task == "embed":
         tiny_checkpoints.make_bert(folder, head="Model", num_labels=None, hidden_size=384)
         return tiny_checkpoints.add_modules(folder, pooling("mean_tokens", width=384))
-    if task == "embed_sparse":
+    if task in ("embed_sparse", "fill_mask"):
         return tiny_checkpoints.make_bert(folder, head="ForMaskedLM", num_labels=None)
     if task == "token_classify":
         return tiny_checkpoints.make_bert(folder, head="ForTokenClassification", num_labels=5)

@@ -21,6 +21,7 @@ FLOORS = {
     "packhorse.async_encoder": "roof",
     "packhorse.loaded": "roof",
     "packhorse.verbs": "roof",
+    "packhorse.embedding": "roof",
     "packhorse.supervisor": "roof",
     "packhorse.suspects": "roof",
     "packhorse.generation": "roof",

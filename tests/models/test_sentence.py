@@ -309,25 +309,48 @@ def test_what_would_be_computed_otherwise_is_refused(
         load_checkpoint(make(tmp_path / "m", modules))
 
 
-def test_a_prompt_whose_tokens_pooling_would_leave_out_is_refused(tmp_path: Path) -> None:
-    folder = tiny_checkpoints.make_bert(tmp_path / "m", head="Model", num_labels=None)
-    mean = pooling("mean_tokens") | {"include_prompt": False}
-    prompts = {"prompts": {"query": "find ", "none": ""}}
-    tiny_checkpoints.add_modules(folder, mean, config_sentence_transformers=prompts)
-    with Encoder(folder, device="cpu", dtype="float32") as encoder:
-        plain = encoder.embed(["good film"])
-        assert np.array_equal(plain, encoder.embed(["good film"], prompt_name="none"))
-        for options in ({"prompt_name": "query"}, {"prompt": "find "}):
-            with pytest.raises(ValidationError, match="include_prompt is false"):
-                encoder.embed(["good film"], **options)  # type: ignore[arg-type]
-
-
-def test_a_transformer_in_a_folder_of_its_own_is_refused_by_the_folder(tmp_path: Path) -> None:
-    folder = tiny_checkpoints.make_bert(tmp_path / "m", head="Model", num_labels=None)
-    tiny_checkpoints.add_modules(folder, pooling("mean_tokens"))
+def move_transformer(folder: Path, name: str = "0_Transformer") -> Path:
+    """Its config, tokenizer, weights and length limit into a folder of their own."""
+    (folder / name).mkdir()
+    for path in list(folder.iterdir()):
+        if path.is_file() and path.name not in (
+            "modules.json",
+            "config_sentence_transformers.json",
+        ):
+            path.rename(folder / name / path.name)
     path = folder / "modules.json"
+    path.write_text(path.read_text().replace('"path": ""', f'"path": "{name}"'))
+    return folder
+
+
+def test_a_transformer_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
+    modules = [pooling("mean_tokens"), dense(32, 16, True, TANH, 1)]
+    files = {
+        "sentence_bert_config": {"max_seq_length": 16, "do_lower_case": True},
+        "config_sentence_transformers": {"prompts": {"query": "find this: "}},
+    }
+    top, moved = (make(tmp_path / name, modules, **files) for name in ("top", "moved"))
+    move_transformer(moved)
+    with encoder_of(top) as one, encoder_of(moved) as other:
+        assert other.task == "embed"
+        assert other.info["max_input_length"] == 16
+        assert np.array_equal(
+            one.embed(INPUTS, prompt_name="query"), other.embed(INPUTS, prompt_name="query")
+        )
+
+
+def test_what_a_folder_says_of_its_transformer_is_checked(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", [pooling("mean_tokens")])
+    path = folder / "modules.json"
+    listed = json.loads(path.read_text())
     path.write_text(path.read_text().replace('"path": ""', '"path": "0_Transformer"'))
-    with pytest.raises(CheckpointError, match="the transformer is in the folder '0_Transformer'"):
+    with pytest.raises(CheckpointError, match=r"0_Transformer/config.json"):
+        load_checkpoint(folder)
+    path.write_text(json.dumps([listed[0], *listed]))
+    with pytest.raises(CheckpointError, match="it has 2 transformers"):
+        load_checkpoint(folder)
+    path.write_text(json.dumps([listed[0] | {"path": "../other"}, *listed[1:]]))
+    with pytest.raises(CheckpointError, match="a path that is a folder name"):
         load_checkpoint(folder)
 
 

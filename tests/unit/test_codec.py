@@ -50,6 +50,7 @@ def arrivals(draw: st.DrawFn) -> Arrivals:
             segment_starts=draw(st.none() | arrays.arrays(int32, n, elements=INT32)),
             position_ids=draw(st.none() | arrays.arrays(int32, t, elements=INT32)),
             token_level=draw(st.none() | arrays.arrays(np.bool_, n)),
+            marks=draw(st.none() | arrays.arrays(int32, n, elements=INT32)),
         ),
         arrived=draw(st.floats(0, 1e12)),
     )

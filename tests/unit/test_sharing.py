@@ -37,7 +37,9 @@ class Rig:
         pending.on_abandon = self.dropped.append
         return pending
 
-    def reduce(self, *requests: Pending, segments: tuple[int, ...] = ()) -> list[str]:
+    def reduce(
+        self, *requests: Pending, segments: tuple[int, ...] = (), marks: tuple[int, ...] = ()
+    ) -> list[str]:
         """The texts that are left to compute."""
         texts = [text for pending in requests for text in pending.inputs]
         ids = np.frombuffer("".join(map(str, texts)).encode(), np.uint8).astype(np.int32)
@@ -46,6 +48,7 @@ class Rig:
             bounds_of(np.array([len(text) for text in texts], np.int32)),
             np.zeros(len(texts), np.bool_),
             np.array(segments, np.int32) if segments else None,
+            marks=np.array(marks, np.int32) if marks else None,
         )
         leading, left = self.sharing.reduce(requests, sequences)
         bounds = left.cu_seqlens.tolist()
@@ -125,6 +128,14 @@ def test_what_differs_is_not_shared() -> None:
         assert rig.reduce(rig.ask("abcd", terms=Terms(client=2))) == ["abcd"]
         assert rig.reduce(rig.ask("abcd", terms=Terms(client=1, priority=1))) == ["abcd"]
         assert rig.word(DEDUPLICATED.first) == 1
+
+    run(scenario)
+
+
+def test_a_mark_tells_equal_texts_apart() -> None:
+    def scenario(rig: Rig) -> None:
+        first, second, third = rig.ask("abc"), rig.ask("abc"), rig.ask("abc")
+        assert rig.reduce(first, second, third, marks=(0, 1, 1)) == ["abc", "abc"]
 
     run(scenario)
 
@@ -234,7 +245,7 @@ def test_errors_are_not_kept() -> None:
 def test_the_cache_is_bounded_and_drops_what_was_not_used_for_longest() -> None:
     each = ENTRY_BYTES + 8 + 4 + 50  # ids, a number, its text
     cache = ResponseCache(9 * each, text_bytes=50)
-    keys = [(0, (b"%8d" % number, -1, False)) for number in range(20)]
+    keys = [(0, (b"%8d" % number, -1, False, 0)) for number in range(20)]
     for number, key in enumerate(keys):
         cache.put(key, block(float(number)), 0)
         cache.put(key, block(float(number)), 0)
@@ -246,7 +257,7 @@ def test_the_cache_is_bounded_and_drops_what_was_not_used_for_longest() -> None:
 
 def test_an_answer_that_would_push_out_many_is_not_kept() -> None:
     cache = ResponseCache(9 * ENTRY_BYTES)
-    small, large = (0, (b"small", -1, False)), (0, (b"n" * ENTRY_BYTES, -1, False))
+    small, large = (0, (b"small", -1, False, 0)), (0, (b"n" * ENTRY_BYTES, -1, False, 0))
     cache.put(small, block(1.0), 0)
     cache.put(large, block(1.0), 0)
     assert cache.get(small) is not None

@@ -31,7 +31,8 @@ _HEADER = struct.Struct("=BBHIIId")
 _UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 _UINT8, _INT8, _BOOL = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_)
-_SEGMENTS, _POSITIONS, _TOKEN_LEVEL = 1, 2, 4  # flags of ARRIVALS: which optional arrays are there
+# Flags of ARRIVALS: which optional arrays are there.
+_SEGMENTS, _POSITIONS, _TOKEN_LEVEL, _MARKS = 1, 2, 4, 8
 _ROW_COUNTS = 1  # flag of COMPLETIONS: there are not as many rows as sequences
 
 Column: TypeAlias = "memoryview | array[int] | array[float]"
@@ -85,9 +86,9 @@ def encode_requests(
 ) -> bytes:
     """The same from the columns of ``Arrivals``, each in memory as items of its width."""
     segments, positions = sequences.segment_starts, sequences.position_ids
-    token_level = sequences.token_level
+    token_level, marks = sequences.token_level, sequences.marks
     flags = (0 if segments is None else _SEGMENTS) | (0 if positions is None else _POSITIONS)
-    flags |= 0 if token_level is None else _TOKEN_LEVEL
+    flags |= (0 if token_level is None else _TOKEN_LEVEL) | (0 if marks is None else _MARKS)
     header = _HEADER.pack(
         Kind.ARRIVALS, flags, 0, len(tickets), len(sequences), sequences.num_tokens, arrived
     )
@@ -102,6 +103,7 @@ def encode_requests(
             _bytes_of(sequences.input_ids, _INT32),
             b"" if segments is None else _bytes_of(segments, _INT32),
             b"" if positions is None else _bytes_of(positions, _INT32),
+            b"" if marks is None else _bytes_of(marks, _INT32),
             priorities,
             b"" if token_level is None else _bytes_of(token_level, _BOOL),
         )
@@ -116,6 +118,7 @@ def decode_arrivals(message: Bytes) -> Arrivals:
     segmented, positioned, leveled = flags & _SEGMENTS, flags & _POSITIONS, flags & _TOKEN_LEVEL
     num_words = count + num_sequences + 1 + num_tokens
     num_words += (num_sequences if segmented else 0) + (num_tokens if positioned else 0)
+    num_words += num_sequences if flags & _MARKS else 0
     at_words = _HEADER.size + 3 * 8 * count
     at_bytes = at_words + 4 * num_words
     _check_size(message, at_bytes + count + (num_sequences if leveled else 0))
@@ -129,7 +132,9 @@ def decode_arrivals(message: Bytes) -> Arrivals:
     input_ids = words[bounds : bounds + num_tokens]
     rest = words[bounds + num_tokens :]
     segments = rest[:num_sequences] if segmented else None
-    positions = rest[num_sequences if segmented else 0 :] if positioned else None
+    rest = rest[num_sequences if segmented else 0 :]
+    positions = rest[:num_tokens] if positioned else None
+    marks = rest[num_tokens if positioned else 0 :] if flags & _MARKS else None
     priorities = np.frombuffer(message, _INT8, count, at_bytes)
     token_level = None
     if leveled:
@@ -138,7 +143,7 @@ def decode_arrivals(message: Bytes) -> Arrivals:
     if total != num_sequences or cu_seqlens[0] != 0 or cu_seqlens[-1] != num_tokens:
         raise ProtocolError("counts of sequences and tokens do not fit each other")
     truncated = np.zeros(num_sequences, np.bool_)
-    sequences = Sequences(input_ids, cu_seqlens, truncated, segments, positions, token_level)
+    sequences = Sequences(input_ids, cu_seqlens, truncated, segments, positions, token_level, marks)
     return Arrivals(tickets, counts, clients, priorities, deadlines, sequences, arrived)
 
 

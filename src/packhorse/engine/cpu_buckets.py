@@ -50,4 +50,7 @@ def with_tail(batch: Sequences, pad_token_id: int, first_position: int) -> Seque
         position_ids=None
         if batch.position_ids is None
         else np.concatenate([batch.position_ids, np.full(tail, first_position, np.int32)]),
+        marks=None
+        if batch.marks is None
+        else np.concatenate([batch.marks, np.zeros(extra, np.int32)]),
     )

@@ -115,9 +115,7 @@ class CpuRunner:
     ) -> None:
         self.width = PAIR if model.head.is_sparse else model.head.width
         self.max_tokens = max_tokens
-        self.max_sequences = max_sequences
-        if model.head.is_sparse:
-            self.max_sequences = min(max_sequences, most_rows(model.head.width))
+        self.max_sequences = min(max_sequences, most_rows(model.head.width))
         self._model = model
         self._architecture = architecture
         self._threads = threads
@@ -249,6 +247,7 @@ def packed_layout(batch: Sequences, architecture: Architecture) -> tuple[Tensor,
         starts=torch.from_numpy(starts),
         ends=torch.from_numpy(np.repeat(batch.cu_seqlens[1:], lengths)),
         runs=tuple(runs_of_equal_length(lengths)),
+        marks=None if batch.marks is None else torch.from_numpy(batch.marks),
     )
     return torch.from_numpy(batch.input_ids), layout
 

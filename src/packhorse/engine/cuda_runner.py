@@ -148,8 +148,8 @@ class CudaRunner:
         self._is_sparse = model.head.is_sparse
         self.width = PAIR if self._is_sparse else model.head.width
         self._per_token = model.head.is_token_level
-        if self._is_sparse:
-            max_sequences = min(max_sequences, most_rows(model.head.width))
+        max_sequences = min(max_sequences, most_rows(model.head.width))
+        graphs = graphs and not model.head.reads_marked_token  # all have marks: graphs know none
         self.max_sequences = max_sequences
         # A sparse output stays in the graph's buffer until it is collected.
         self.max_in_flight = 2 if overlap and not self._is_sparse else 1
@@ -203,7 +203,8 @@ class CudaRunner:
         try:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
                 whole = is_token_level(batch)
-                if wider or whole or batch.position_ids is not None or self._graphs is None:
+                explicit = batch.position_ids is not None or batch.marks is not None
+                if wider or whole or explicit or self._graphs is None:
                     values = self._launch_eagerly(slot, batch, wider, whole)
                 else:
                     values = self._launch_graphs(slot, batch, self._graphs)
@@ -310,8 +311,8 @@ class CudaRunner:
     def _launch_eagerly(
         self, slot: Slot, batch: Sequences, wider: bool, whole: bool
     ) -> torch.Tensor:
-        """Without graphs: explicit positions, the wider type, a row for each token of what
-        mostly has one for each sequence (``whole``), or graphs switched off."""
+        """Without graphs: explicit positions, marks, the wider type, a row for each token of
+        what mostly has one for each sequence (``whole``), or graphs switched off."""
         tokens, count = batch.num_tokens, len(batch)
         slot.fill(batch, tokens, count, self._architecture.pad_token_id)
         slot.started.record(self._stream)
@@ -322,6 +323,9 @@ class CudaRunner:
             model = self._explicit
             positions = torch.from_numpy(batch.position_ids.copy()).to(self._device)
             layout = replace(layout, position_ids=positions)
+        if batch.marks is not None:
+            marks = torch.from_numpy(batch.marks.copy()).to(self._device)
+            layout = replace(layout, marks=marks)
         if wider:
             model = self._wider_model(counted=batch.position_ids is None)
         result = model.forward(self._buffers.input_ids[:tokens], layout, token_level=whole)

@@ -12,7 +12,7 @@ PAIR = 2
 """Columns of what travels: the number of a column and its weight."""
 
 MOST_BYTES = 64 << 20
-"""Memory for the rows of a batch before what is 0 is left out: 549 texts with BERT's vocabulary."""
+"""Memory for the rows of a batch, before what is 0 is left out: 549 with BERT's vocabulary."""
 
 LARGEST_WIDTH = 1 << 24
 """The numbers of columns travel as float32, which is exact up to here."""

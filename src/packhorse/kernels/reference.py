@@ -293,12 +293,43 @@ def pool(hidden_states: Tensor, cu_seqlens: Tensor, mode: str, out: Tensor | Non
     return _into(torch.stack(rows), out)
 
 
+def pool_from(hidden_states: Tensor, cu_seqlens: Tensor, marks: Tensor, mode: str) -> Tensor:
+    """As ``pool``, of each sequence from its token ``marks[i]`` on: (T, D) to float32 (N, D).
+
+    marks: int32 (N,), each less than its sequence's length. Weights of the weighted mean are those
+    of whole sequences, as in sentence-transformers, which masks what it leaves out. With m the
+    mark, which is the number of tokens before it:
+
+        marked         h_(m+1)
+        weighted_mean  sum over i > m of i h_i / (m+1 + … + n)
+    """
+    first, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
+    if mode == "marked":
+        return hidden_states[first + marks].float()
+    if mode == "last":
+        return hidden_states[first + lengths - 1].float()
+    count = len(lengths)
+    owner = torch.repeat_interleave(torch.arange(count, device=marks.device), lengths)
+    place = torch.arange(len(owner), device=marks.device) - first[owner]
+    is_read = place >= marks[owner]
+    x, owner = hidden_states[: len(place)][is_read].float(), owner[is_read]
+    if mode == "max":
+        rows = x.new_full((count, x.shape[1]), float("-inf"))
+        return rows.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax")
+    weights = x.new_ones(len(x))
+    if mode == "weighted_mean":
+        weights = (place[is_read] + 1).float()
+    total = x.new_zeros(count, x.shape[1]).index_add(0, owner, x * weights[:, None])
+    divisor = x.new_zeros(count).index_add(0, owner, weights)
+    return total / (divisor.sqrt() if mode == "mean_sqrt_len" else divisor)[:, None]
+
+
 def pooled_block(block: Tensor, mode: str) -> Tensor:
     """Sequences of one length, (count, length, D), each as one row: float32 (count, D).
 
     With h_1 … h_n the hidden states, by element where that makes a difference:
 
-        cls            h_1
+        cls, marked    h_1; of what is marked see ``pool_from``
         last           h_n
         max            max h_i
         mean           sum h_i / n
@@ -309,8 +340,8 @@ def pooled_block(block: Tensor, mode: str) -> Tensor:
     the weighted mean is from Muennighoff 2022, arXiv:2202.08904).
     """
     length = block.shape[1]
-    if mode in ("cls", "last"):
-        return block[:, 0 if mode == "cls" else length - 1].float()
+    if mode in ("cls", "marked", "last"):
+        return block[:, length - 1 if mode == "last" else 0].float()
     if mode == "max":
         return block.amax(dim=1).float()
     if mode == "weighted_mean":

@@ -35,6 +35,7 @@ class Layout:
     cu_seqlens      int32 (N+1,)
     starts, ends    int32 (T,): the bounds of each token's own sequence
     runs            host-side runs of equal length; only the CPU path has them
+    marks           int32 (N,), or None: see ``Sequences``
     """
 
     position_ids: Tensor
@@ -43,6 +44,7 @@ class Layout:
     starts: Tensor
     ends: Tensor
     runs: tuple[Run, ...] = ()
+    marks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,10 @@ class Backend(Protocol):
         """The rows of each sequence's first token: (T, D) to (N, D)."""
 
     def pool(self, hidden_states: Tensor, layout: Layout, mode: str) -> Tensor:
-        """Each sequence's hidden states as one row, by a ``Pooling``: (T, D) to float32 (N, D)."""
+        """Each sequence's hidden states as one row, by a ``Pooling``: (T, D) to float32 (N, D).
+
+        Those before a sequence's mark are left out.
+        """
 
     def head_layer(
         self,

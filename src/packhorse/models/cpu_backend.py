@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from packhorse.kernels import reference
-from packhorse.kernels.reference import ACTIVATIONS, pooled_block
+from packhorse.kernels.reference import ACTIVATIONS, pool_from, pooled_block
 from packhorse.models import cpu_products
 from packhorse.models.backend import (
     PLAIN,
@@ -176,6 +176,8 @@ class CpuBackend:
         return placed(y if activation is None else ACTIVATIONS[activation](y), out)
 
     def pool(self, hidden_states: Tensor, layout: Layout, mode: str) -> Tensor:
+        if layout.marks is not None:
+            return pool_from(hidden_states, layout.cu_seqlens, layout.marks, mode)
         width = hidden_states.shape[1]
         pooled = hidden_states.new_empty(len(layout.cu_seqlens) - 1, width, dtype=torch.float32)
         row = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packhorse.checkpoint import Architecture, Checkpoint
-from packhorse.models.names import Names
+from packhorse.models.names import MaskedLmNames, Names
 from packhorse.positions import DisentangledPositions
 from packhorse.tasks import Task
 
@@ -80,7 +80,7 @@ def _layer_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
 
 def _head_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
     hidden = checkpoint.architecture.hidden_size
-    if checkpoint.task is Task.EMBED_SPARSE:
+    if checkpoint.task.reads_vocabulary:
         return _masked_lm_shapes(checkpoint, names)
     layers = head_layers(checkpoint, names)
     expected: Shapes = {}
@@ -95,7 +95,7 @@ def _head_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
 
 def _masked_lm_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
     """What a masked language model's head must have; the decoder's weight if it is not tied."""
-    shape, head = checkpoint.architecture, names.masked_lm
+    shape, head = checkpoint.architecture, masked_lm_names(checkpoint, names)
     expected = _dense_shapes(
         head.dense, shape.embedding_size, shape.hidden_size, _has_bias(checkpoint, names, "head")
     )
@@ -109,13 +109,20 @@ def _masked_lm_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
 
 def optional_shapes(checkpoint: Checkpoint, names: Names) -> Shapes:
     """Tensors that are read where they are there: those that another may stand in for."""
-    if checkpoint.task is not Task.EMBED_SPARSE:
+    if not checkpoint.task.reads_vocabulary:
         return {}
-    shape, head = checkpoint.architecture, names.masked_lm
+    shape, head = checkpoint.architecture, masked_lm_names(checkpoint, names)
     optional: Shapes = {f"{head.decoder}.weight": (shape.vocab_size, shape.embedding_size)}
     if head.bias is not None:
         optional |= dict.fromkeys((f"{head.decoder}.bias", head.bias), (shape.vocab_size,))
     return optional
+
+
+def masked_lm_names(checkpoint: Checkpoint, names: Names) -> MaskedLmNames:
+    """The names of the masked language model's head: DeBERTa's has others if its config says so."""
+    if names.modern_masked_lm is not None and checkpoint.config.get("legacy") is False:
+        return names.modern_masked_lm
+    return names.masked_lm
 
 
 def has_decoder_bias(checkpoint: Checkpoint, names: Names) -> bool:

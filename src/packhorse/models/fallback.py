@@ -119,7 +119,7 @@ def load_fallback(
     """
     import transformers  # seconds, and not installed everywhere
 
-    task, folder = checkpoint.task, checkpoint.folder
+    task, folder = checkpoint.task, checkpoint.transformer
     if task not in CLASSES:
         raise CheckpointError(f"{folder}: task {task.value} is for families with a packed path")
     if task is Task.EMBED and checkpoint.config.get("is_encoder_decoder"):

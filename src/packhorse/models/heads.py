@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -47,10 +48,11 @@ class Head:
 
     width    columns of the output
     pooling  how the hidden states of a sequence become one (``kernels.reference.pooled_block``);
-             results of several modes lie side by side; empty: each token has a row of its own
+             results of several modes lie side by side; empty: each token has a row of its own;
+             marked: that of the token which the sequence marks is read
     """
 
-    pooling: tuple[Pooling, ...]
+    pooling: tuple[Pooling | Literal["marked"], ...]
     steps: tuple[HeadStep, ...]
     width: int
 
@@ -60,6 +62,11 @@ class Head:
     def is_token_level(self) -> bool:
         """Whether the output has a row for each token, and not for each sequence."""
         return not self.pooling
+
+    @property
+    def reads_marked_token(self) -> bool:
+        """Whether nothing else of a sequence is read than the token that it marks."""
+        return self.pooling == ("marked",)
 
     @property
     def reads_first_token(self) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from packhorse.kernels import Ops, tiles
+from packhorse.kernels.reference import pool_from
 from packhorse.models.backend import (
     PLAIN,
     Dense,
@@ -171,7 +172,9 @@ class KernelBackend:
         return self._kernels.head_layer(x, weight, bias, activation, out=out)
 
     def pool(self, hidden_states: Tensor, layout: Layout, mode: str) -> Tensor:
-        if mode == "cls":
+        if layout.marks is not None:  # rare enough for plain PyTorch
+            return pool_from(hidden_states, layout.cu_seqlens, layout.marks, mode)
+        if mode in ("cls", "marked"):
             return self.first_tokens(hidden_states, layout).float()
         return self._kernels.pool(hidden_states, layout.cu_seqlens, mode)
 

@@ -25,6 +25,7 @@ from packhorse.models.expected import (
     has_token_types,
     head_layers,
     is_projected,
+    masked_lm_names,
     optional_shapes,
 )
 from packhorse.models.heads import Head, HeadLayer, HeadNorm, HeadStep
@@ -185,6 +186,8 @@ class _Builder:
         checkpoint = self.checkpoint
         if checkpoint.task is Task.EMBED_SPARSE:
             return self._sparse_head()
+        if checkpoint.task is Task.FILL_MASK:
+            return self._masked_lm_head()
         if checkpoint.sentence is not None:
             return sentence_head(checkpoint, checkpoint.sentence, self.device)
         steps: list[HeadStep] = []
@@ -197,38 +200,50 @@ class _Builder:
 
     def _sparse_head(self) -> SparseHead:
         """Raises CheckpointError where the logits have no bias."""
-        names, shape, sentence = (
-            self.names.masked_lm,
-            self.checkpoint.architecture,
-            self.checkpoint.sentence,
-        )
+        sentence = self.checkpoint.sentence
         assert sentence is not None
-        norm = self.norm(names.norm, torch.float32)
-        table = f"{names.decoder}.weight"
-        table = table if table in self.tensors else f"{self.names.word}.weight"
+        table, bias = self._vocabulary(self.dtype)
         return SparseHead(
-            steps=(
-                self._head_layer(names.dense, names.activation or shape.hidden_act),
-                HeadNorm(norm.gamma, norm.beta, norm.eps),
-            ),
-            vocabulary=vocabulary_blocks(
-                self._trunk(table), self._vocabulary_bias(names), self.backend
-            ),
-            width=shape.vocab_size,
+            steps=self._before_vocabulary(),
+            vocabulary=vocabulary_blocks(table, bias, self.backend),
+            width=self.checkpoint.width,
             twice_log1p=sentence.twice_log1p,
         )
 
-    def _vocabulary_bias(self, names: MaskedLmNames) -> Tensor:
+    def _masked_lm_head(self) -> Head:
+        """Logits of the marked token alone, in float32: of all tokens they would be a gigabyte.
+
+        Raises CheckpointError where the logits have no bias.
+        """
+        logits = HeadLayer(*self._vocabulary(torch.float32), None)
+        return Head(("marked",), (*self._before_vocabulary(), logits), self.checkpoint.width)
+
+    def _before_vocabulary(self) -> tuple[HeadStep, ...]:
+        """From the hidden size to that of the embeddings."""
+        names = masked_lm_names(self.checkpoint, self.names)
+        activation = names.activation or self.checkpoint.architecture.hidden_act
+        norm = self.norm(names.norm, torch.float32)
+        dense = self._head_layer(names.dense, activation)
+        return dense, HeadNorm(norm.gamma, norm.beta, norm.eps)
+
+    def _vocabulary(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The table that gives logits, (V, E), and their bias (V,)."""
+        names = masked_lm_names(self.checkpoint, self.names)
+        table = f"{names.decoder}.weight"
+        table = table if table in self.tensors else f"{self.names.word}.weight"
+        return self._moved(table, dtype), self._vocabulary_bias(names, dtype)
+
+    def _vocabulary_bias(self, names: MaskedLmNames, dtype: torch.dtype) -> Tensor:
         """The bias of the logits: the decoder's, else the one that is tied to it."""
         for name in (f"{names.decoder}.bias", names.bias):
             if name in self.tensors:
-                return self._trunk(str(name))
+                return self._moved(str(name), dtype)
         if names.bias is not None:
             raise CheckpointError(
                 f"{self.checkpoint.folder}: there is neither {names.bias} nor "
                 f"{names.decoder}.bias among the weights: this is no masked language model"
             )
-        return self._bias(names.decoder, self.checkpoint.architecture.vocab_size, self.dtype)
+        return self._bias(names.decoder, self.checkpoint.architecture.vocab_size, dtype)
 
     def _poolings(self) -> tuple[Pooling, ...]:
         if not self.checkpoint.task.is_classifier:

@@ -40,7 +40,7 @@ class SparseHead:
     twice_log1p: bool = False
 
     is_token_level = False
-    reads_first_token = False
+    reads_first_token = reads_marked_token = False
     is_sparse = True
 
     def output(

@@ -54,7 +54,8 @@ class Names:
     biases         a dense layer's or a norm's role to the config's key that says if it has a bias;
                    roles are attention, mlp, norm and head; one that is not there always has
     head_norm      LayerNorm after the head's first layer
-    masked_lm      the head of the masked language model
+    masked_lm      the head of the masked language model; ``modern_masked_lm`` where the config says
+                   that it is not the "legacy" one
     position_table, position_norm, position_key, position_query  of DeBERTa's relative positions
     """
 
@@ -83,6 +84,7 @@ class Names:
     biases: Mapping[str, str] = field(default_factory=dict)
     head_norm: str | None = None
     masked_lm: MaskedLmNames = MaskedLmNames()
+    modern_masked_lm: MaskedLmNames | None = None
     position_table: str = "encoder.rel_embeddings"
     position_norm: str = "encoder.LayerNorm"
     position_key: str = "encoder.layer.{i}.attention.self.pos_key_proj"

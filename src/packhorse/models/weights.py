@@ -41,6 +41,9 @@ LEGACY_NAMES = {
 WRAPPERS = {"module.": "DataParallel or DistributedDataParallel", "_orig_mod.": "torch.compile"}
 """Prefix that a training wrapper puts before every name, to the wrapper."""
 
+MODERN_HEAD = "lm_predictions."
+"""DeBERTa's head of a masked language model, as it was released."""
+
 LISTED = 10
 """How many names a message lists before it only counts."""
 
@@ -85,6 +88,7 @@ def load_tensors(
         else:
             faults.unexpected.append(stored_name)
     faults.missing += [name for name in expected if name not in found]
+    faults.modern_head = any(plain_name(n, prefix).startswith(MODERN_HEAD) for n in ignored)
     if faults:
         raise CheckpointError(faults.message(checkpoint))
     if ignored:
@@ -101,7 +105,7 @@ def iterate(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
     Raises CheckpointError, with the file's name, when one is missing, broken,
     or does not hold what the index says.
     """
-    for path, listed in _files(checkpoint.folder, checkpoint.allow_pickle).items():
+    for path, listed in _files(checkpoint.transformer, checkpoint.allow_pickle).items():
         if path.suffix == PICKLED:
             tensors = unpickled(path)
             if listed is not None:
@@ -144,6 +148,7 @@ class _Faults:
     misshapen: list[str] = field(default_factory=list)
     mistyped: list[str] = field(default_factory=list)
     other_labels: int | None = None  # rows of a head that are not as many as the labels
+    modern_head: bool = False  # whether DeBERTa's head is there under its other names
 
     def __bool__(self) -> bool:
         return any((self.missing, self.unexpected, self.repeated, self.misshapen, self.mistyped))
@@ -182,6 +187,11 @@ class _Faults:
                     f"the names start with {wrapper!r}, the mark of {by}: "
                     "save the model inside the wrapper, or rename the tensors"
                 )
+        if self.modern_head and any(name.startswith("cls.") for name in self.missing):
+            hints.append(
+                f'the head is there as {MODERN_HEAD}*: say "legacy": false in config.json, as '
+                "Transformers wants it too"
+            )
         if self.other_labels is not None:
             hints.append(
                 f"the head has {self.other_labels} rows, but config.json names "

@@ -13,9 +13,9 @@ from packhorse.request import Completions, Sequences, TextOrPair
 from packhorse.server.terms import ANYONE, Terms
 from packhorse.tokenizing.tokenizer import Direction
 
-Key = tuple[bytes, int, bool]
-"""What tells one sequence from another: its ids, where its second segment starts or -1, and whether
-a row is asked for each of its tokens."""
+Key = tuple[bytes, int, bool, int]
+"""What tells one sequence from another: its ids, where its second segment starts or -1, whether a
+row is asked for each of its tokens, and its mark."""
 
 
 class Block:

@@ -3,8 +3,8 @@
     leader     a request whose row is computed
     follower   a request with an equal sequence; it gets the leader's row when that arrives
 
-Sequences are equal if their ids and segments are, which is all that the model
-sees. Only those of one client (an API key, else an address) share: nobody
+Sequences are equal if their ids and segments are, and their marks, which is all
+that the model sees. Only those of one client (an API key, else an address) share: nobody
 waits in another's queue, or learns from the time of an answer what others
 ask. A leader that nobody waits for any more goes on while it has followers.
 
@@ -126,9 +126,12 @@ def _keys_of(sequences: Sequences) -> list[Key]:
         if sequences.token_level is None
         else sequences.token_level.tolist()
     )
+    marks = [0] * len(sequences) if sequences.marks is None else sequences.marks.tolist()
     return [
         (ids[start:stop], *rest)
-        for start, stop, *rest in zip(bounds, bounds[1:], segments, token_level, strict=False)
+        for start, stop, *rest in zip(
+            bounds, bounds[1:], segments, token_level, marks, strict=False
+        )
     ]
 
 

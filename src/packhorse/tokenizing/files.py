@@ -22,7 +22,7 @@ def read_tokenizer(path: Path) -> str:
 
 def reads_token_types(checkpoint: Checkpoint) -> bool:
     """Whether the model has a second token type and its tokenizer's config does not withhold it."""
-    path = checkpoint.folder / "tokenizer_config.json"
+    path = checkpoint.transformer / "tokenizer_config.json"
     names = read_json(path).get("model_input_names") if path.exists() else None
     return checkpoint.architecture.type_vocab_size > 1 and (
         names is None or "token_type_ids" in names

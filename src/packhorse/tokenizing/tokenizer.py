@@ -61,8 +61,8 @@ class Tokenizer:
     def __init__(self, checkpoint: Checkpoint, libraries: Shadowed) -> None:
         """Puts loaded parts together; ``Tokenizer.load`` is what to call."""
         self.max_length = checkpoint.max_length
-        self.folder = checkpoint.folder
-        self.truncation_side = truncation_side(checkpoint.folder)
+        self.folder = checkpoint.transformer
+        self.truncation_side = truncation_side(checkpoint.transformer)
         self._libraries = libraries
         self._architecture = checkpoint.architecture
         self._text_layout = text_layout(self.library)
@@ -99,7 +99,7 @@ class Tokenizer:
             raise ConfigError(f"tokenizer {backend!r} is not one of {known}")
         if not 0.0 <= shadow_share <= 1.0:
             raise ConfigError(f"shadow_share {shadow_share} must be from 0 to 1")
-        text = overridden(read_tokenizer(checkpoint.tokenizer_file), checkpoint.folder)
+        text = overridden(read_tokenizer(checkpoint.tokenizer_file), checkpoint.transformer)
         reference = TokenizersBackend(text, parallel)
         serving, reason = chosen_backend(backend, text, reference, parallel)
         logger.info("tokenizer: %s serves: %s", serving.name, reason)

@@ -80,7 +80,7 @@ def describe_model(config: Config) -> dict[str, Any]:
     checkpoint = configured_checkpoint(config)
     shape = checkpoint.architecture
     tokenizer = Tokenizer.load(checkpoint, backend=tokenizer_choice(config))  # type: ignore[arg-type]
-    files = sorted(path for path in checkpoint.folder.iterdir() if path.is_file())
+    files = sorted(path for path in checkpoint.transformer.iterdir() if path.is_file())
     return {
         "id": checkpoint.model_id,
         "revision": checkpoint.revision,

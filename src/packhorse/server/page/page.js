@@ -29,6 +29,7 @@
         token_classify: { name: "finds entities", send: "Find entities", text: "Text", hint: "The model marks the parts of a text that it has a label for.", sample: "Ada Lovelace met Charles Babbage in London." },
         rerank: { name: "ranks documents", send: "Rank", text: "Documents, one a line", query: "Query", hint: "The model scores how well each document answers the query.", sample: "The Eiffel Tower is 330 metres tall.\nIt rained all day in Paris.\nBread is baked from flour and water.", ask: "How tall is the Eiffel Tower?" },
         embed_sparse: { name: "embeds texts sparsely", send: "Embed", text: "Texts, one a line", hint: "The model gives weights to tokens of its vocabulary; the heaviest are shown.", sample: "A good film.\nI liked the movie." },
+        fill_mask: { name: "fills masks", send: "Fill", text: "Text with [MASK], or what the model calls its mask", hint: "The model gives the likeliest tokens in the place of each mask.", sample: "The film was [MASK]." },
         embed: { name: "embeds texts", send: "Embed", text: "Texts, one a line", hint: "The model turns each text into a vector; near vectors mean alike.", sample: "A good film.\nI liked the movie.\nIt rained all day." },
       },
     },
@@ -57,6 +58,7 @@
         token_classify: { name: "实体识别", send: "识别实体", text: "文本", hint: "模型标出文本中它有标签的部分。", sample: "Ada Lovelace met Charles Babbage in London." },
         rerank: { name: "文档排序", send: "排序", text: "文档，每行一篇", query: "查询", hint: "模型给每篇文档打分，看它多大程度上回答了查询。", sample: "The Eiffel Tower is 330 metres tall.\nIt rained all day in Paris.\nBread is baked from flour and water.", ask: "How tall is the Eiffel Tower?" },
         embed_sparse: { name: "稀疏向量", send: "计算向量", text: "文本，每行一条", hint: "模型为词表中的 token 给出权重，这里列出最大的几个。", sample: "A good film.\nI liked the movie." },
+        fill_mask: { name: "完形填空", send: "填空", text: "含 [MASK]（或模型自己的掩码 token）的文本", hint: "模型给出每个掩码处最可能的 token。", sample: "The film was [MASK]." },
         embed: { name: "文本向量", send: "计算向量", text: "文本，每行一条", hint: "模型把每条文本变成向量，意思相近的向量也相近。", sample: "A good film.\nI liked the movie.\nIt rained all day." },
       },
     },
@@ -257,6 +259,7 @@
     if (!lines.length) return null;
     switch (state.model.task) {
       case "token_classify": return { path: "v1/token_classify", body: { inputs: text } };
+      case "fill_mask": return { path: "v1/fill_mask", body: { inputs: text } };
       case "rerank": return query ? { path: "rerank", body: { query, texts: lines } } : null;
       case "embed": return { path: "embed", body: { inputs: lines } };
       case "embed_sparse": return { path: "embed_sparse", body: { inputs: lines } };
@@ -310,7 +313,7 @@
   }
 
   function showAnswer({ task: name, asked, body, headers, names }) {
-    const parts = { classify: labels, token_classify: entities, rerank: documents, embed: vectors, embed_sparse: weights }[name](body, asked, names);
+    const parts = { classify: labels, token_classify: entities, rerank: documents, embed: vectors, embed_sparse: weights, fill_mask: fills }[name](body, asked, names);
     const cut = Number(headers.get("x-truncated") || 0);
     parts.push(element("p", { class: "times" }, words().times(number(Number(headers.get("x-total-time")), 1), number(Number(headers.get("x-compute-tokens"))), cut)));
     at("result").replaceChildren(...parts);
@@ -334,6 +337,11 @@
 
   function documents(body, asked) {
     return [bars(body.map((each) => [asked.texts[each.index], each.score]))];
+  }
+
+  function fills(body) {
+    const [masks] = body.data;
+    return masks.map((mask) => bars(mask.map((each) => [each.token_str, each.score])));
   }
 
   function entities(body, asked) {

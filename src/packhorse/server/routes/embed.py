@@ -23,6 +23,7 @@ from packhorse.server.model_route import (
 )
 from packhorse.server.schemas import Ids, TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
+from packhorse.tokenizing.prompts import pooled_after, tokens_left_out
 from packhorse.tokenizing.windows import Windows
 from packhorse.vectors import checked_dimensions, cosine, finished, sparse_vectors
 
@@ -118,20 +119,26 @@ class EmbeddingRoute(ModelRoute):
         tokenizer = self.service.tokenizer
         cut = self.auto_truncate if truncate is None else truncate
         encode: Callable[[], Sequences] | None = None
-        windows = None if stride is None else Windows(tokenizer, stride)
+        prompt, left_out, windows = "", 0, None
+        if not inputs or isinstance(inputs[0], str):
+            prompt = self.sentence.prompt_named(prompt_name)
+            left_out = 0 if token_level else tokens_left_out(tokenizer, self.sentence, prompt)
+        if stride is not None:
+            windows = Windows(tokenizer, stride, left_out)
         if inputs and not isinstance(inputs[0], str):
             if windows is not None:
                 raise ValidationError("`stride` is for texts: token ids are not read in windows")
             encode = partial(tokenizer.from_ids, inputs, truncate=cut)
             characters = sum(map(len, inputs))
         else:
-            prompt, sentence = self.sentence.prompt_named(prompt_name), self.sentence
-            if prompt or sentence.lowercase:
-                inputs = [sentence.text_with_prompt(str(text), prompt) for text in inputs]
+            if prompt or self.sentence.lowercase:
+                inputs = [self.sentence.text_with_prompt(str(text), prompt) for text in inputs]
             characters = characters_of(inputs)  # type: ignore[arg-type]
-            if token_level:
-                side = None if direction is None else DIRECTIONS[direction]
+            if token_level or left_out:
+                side = tokenizer.truncation_side if direction is None else DIRECTIONS[direction]
                 encode = partial(tokenizer.encode, inputs, truncate=cut, direction=side)  # type: ignore[arg-type]
+                if left_out:
+                    encode = partial(_pooled_after, encode, left_out, side)
         if windows is not None:
             encode = partial(self.in_windows, windows, inputs)  # type: ignore[arg-type]
         if token_level and encode is not None:
@@ -236,6 +243,10 @@ class Similarity(EmbeddingRoute):
             direction=options.truncation_direction,
         )
         return encode_json(cosine(answer.values[:1], answer.values[1:])[0].tolist())
+
+
+def _pooled_after(encode: Callable[[], Sequences], tokens: int, direction: str) -> Sequences:
+    return pooled_after(encode(), tokens, direction)
 
 
 def _marked(encode: Callable[[], Sequences]) -> Sequences:

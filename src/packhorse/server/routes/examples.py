@@ -28,5 +28,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "inputs": "Ada Lovelace lived in London.",
         "aggregation_strategy": "first",
     },
+    "/v1/fill_mask": {"inputs": "The film was [MASK].", "top_k": 3},
     "/v1/zero_shot": {"inputs": "The band played all night.", "labels": ["music", "war"]},
 }

@@ -16,10 +16,12 @@ from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import scores_of, sigmoid, softmax
 from packhorse.request import Float32Array, TextOrPair
 from packhorse.server.model_route import Asking, characters_of, encode_json
+from packhorse.server.routes.fill_mask import FillMask, FillMaskRequest
 from packhorse.server.routes.token_classify import TokenClassify, TokenClassifyRequest
 from packhorse.server.routes.zero_shot import ZeroShot, ZeroShotRequest
 from packhorse.server.schemas import Score, TextPair, pair_in, texts_or_ids
 from packhorse.tasks import Task
+from packhorse.tokenizing.masks import TOP_K, Fill
 
 
 class ClassifyParameters(msgspec.Struct):
@@ -60,6 +62,24 @@ class TokenClassifyPipelineRequest(msgspec.Struct):
 
     inputs: str | list[str]
     parameters: TokenClassifyParameters
+
+
+class FillMaskParameters(msgspec.Struct):
+    """Of the pipeline for masks.
+
+    top_k    how many tokens for a mask; null for 5
+    targets  only these tokens; null for all of the vocabulary
+    """
+
+    top_k: int | None = None
+    targets: str | list[str] | None = None
+
+
+class FillMaskPipelineRequest(msgspec.Struct):
+    """``POST /`` of a model that fills masks, in the pipelines' words."""
+
+    inputs: str | list[str]
+    parameters: FillMaskParameters
 
 
 class PipelineEntity(msgspec.Struct, omit_defaults=True):
@@ -146,6 +166,25 @@ class TokenClassifyPipeline(TokenClassify):
         found = await self.entities(asking, texts, asked)
         rows = [[_shown(one, strategy == "none") for one in row] for row in found]
         return encode_json(rows[0] if isinstance(request.inputs, str) else rows)
+
+
+class FillMaskPipeline(FillMask):
+    """The route of models that fill masks."""
+
+    name = "invocations"
+    answers = list[Fill | list[Fill | list[Fill]]]
+    _decoder = msgspec.json.Decoder(FillMaskPipelineRequest)
+
+    async def answer(self, asking: Asking) -> bytes:
+        """The likeliest tokens for the mask of a text; of several masks or texts a list of each."""
+        request = self.read(self._decoder, asking)
+        given = request.parameters
+        texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
+        top_k = TOP_K if given.top_k is None else given.top_k
+        asked = FillMaskRequest(inputs=texts, top_k=top_k, targets=given.targets)
+        found = await self.fills(asking, texts, asked)
+        shown = [fills[0] if len(fills) == 1 else fills for fills in found]
+        return encode_json(shown[0] if len(shown) == 1 else shown)
 
 
 def _inputs(inputs: str | TextPair | list[str | list[str] | TextPair]) -> list[TextOrPair]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from packhorse.server.model_route import ModelRoute
 from packhorse.server.routes.embed import Embed, EmbedAll, EmbedSparse, Similarity
+from packhorse.server.routes.fill_mask import FillMask
 from packhorse.server.routes.openai import Embeddings
-from packhorse.server.routes.pipelines import ClassifyPipeline, TokenClassifyPipeline
+from packhorse.server.routes.pipelines import (
+    ClassifyPipeline,
+    FillMaskPipeline,
+    TokenClassifyPipeline,
+)
 from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.rerank import Rerank, RerankDocuments
 from packhorse.server.routes.token_classify import TokenClassify
@@ -33,6 +38,7 @@ PATHS: dict[str, type[ModelRoute]] = {
     "/v1/score": Score,
     "/v1/token_classify": TokenClassify,
     "/v1/zero_shot": ZeroShot,
+    "/v1/fill_mask": FillMask,
 }
 
 
@@ -41,6 +47,7 @@ OWN_PATHS = {
     Task.EMBED_SPARSE: "/embed_sparse",
     Task.RERANK: "/rerank",
     Task.TOKEN_CLASSIFY: "/v1/token_classify",
+    Task.FILL_MASK: "/v1/fill_mask",
 }
 """What POST / and /invocations are for a model's task; for others /predict."""
 
@@ -49,6 +56,7 @@ PIPELINES: dict[Task, type[ModelRoute]] = {
     Task.CLASSIFY: ClassifyPipeline,
     Task.RERANK: ClassifyPipeline,
     Task.TOKEN_CLASSIFY: TokenClassifyPipeline,
+    Task.FILL_MASK: FillMaskPipeline,
     Task.EMBED: Similarity,
 }
 """What the same paths are for a body with ``parameters``, as the hub's clients send it."""

@@ -98,7 +98,8 @@ def identity_of_model(checkpoint: Checkpoint) -> dict[str, Any]:
     """The commit of a snapshot; names, sizes and times of the files of another folder."""
     if checkpoint.revision is not None:
         return {"id": checkpoint.model_id, "commit": checkpoint.revision}
-    files = sorted(path for path in checkpoint.folder.iterdir() if path.is_file())
+    folders = {checkpoint.folder, checkpoint.transformer}
+    files = sorted(path for one in folders for path in one.iterdir() if path.is_file())
     about = [(path.name, path.stat()) for path in files]
     return {
         "id": checkpoint.model_id,

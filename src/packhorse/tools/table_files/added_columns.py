@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from packhorse.entities import Entity
 from packhorse.request import Float32Array
+from packhorse.tokenizing.masks import Fills
 from packhorse.vectors import SparseVector
 
 _JSON_MARKS = '[]{}":, '
@@ -154,6 +155,9 @@ class EntitiesColumn(AddedColumn):
 
     has_index: bool
 
+    def may_hold(self, mark: str) -> bool:
+        return mark >= " "  # a word may be anything, and JSON has other signs for what controls
+
     def json(self, values: Sequence[Sequence[Entity]]) -> list[str]:
         encode = msgspec.json.encode
         return [encode([self._fields(each) for each in row]).decode() for row in values]
@@ -178,6 +182,31 @@ class EntitiesColumn(AddedColumn):
             "end": entity.end,
         }
         return fields | {"index": entity.index} if self.has_index else fields
+
+
+@dataclass(frozen=True, slots=True)
+class FillsColumn(AddedColumn):
+    """What fills the masks of each row's text: N lists of a list for each mask."""
+
+    def may_hold(self, mark: str) -> bool:
+        return mark >= " "
+
+    def json(self, values: Sequence[Fills]) -> list[str]:
+        return [msgspec.json.encode(self._lists(row)).decode() for row in values]
+
+    def arrow_type(self, arrow: Any) -> Any:
+        fields = [("score", arrow.float32()), ("token", arrow.int32())]
+        fields += [("token_str", arrow.string()), ("sequence", arrow.string())]
+        return arrow.list_(arrow.list_(arrow.struct(fields)))
+
+    def arrow_array(self, arrow: Any, values: Sequence[Fills]) -> Any:
+        return arrow.array([self._lists(row) for row in values], self.arrow_type(arrow))
+
+    def _lists(self, row: Fills) -> list[list[dict[str, Any]]]:
+        return [
+            [asdict(fill) | {"score": float(str(np.float32(fill.score)))} for fill in mask]
+            for mask in row
+        ]
 
 
 def score_texts(scores: Float32Array) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from packhorse import verbs
+from packhorse import embedding, verbs
 from packhorse.checkpoint import Checkpoint
 from packhorse.request import BoolArray, Float32Array, Sequences, TextOrPair
 from packhorse.tools.table_files.added_columns import AddedColumn, ScoreColumn
@@ -42,15 +42,15 @@ class SimilarityTask:
         return {"task": "similarity", **asdict(self)}
 
     def added(self, checkpoint: Checkpoint) -> list[AddedColumn]:
-        verbs.sentence_of(checkpoint).prompt_named(self.prompt_name)
+        embedding.sentence_of(checkpoint).prompt_named(self.prompt_name)
         return [ScoreColumn(self.score)]
 
     def plan(self, model: Loaded, texts: list[TextOrPair]) -> verbs.Plan[Float32Array]:
         if self.source_sentence is None:
             pairs = cast(list[tuple[str, str]], texts)
-            return verbs.pair_similarities(model, pairs, self.prompt_name)
+            return embedding.pair_similarities(model, pairs, self.prompt_name)
         others = cast(list[str], texts)
-        return verbs.similarity(model, [self.source_sentence], others, self.prompt_name)
+        return embedding.similarity(model, [self.source_sentence], others, self.prompt_name)
 
     def values(self, result: Float32Array, checkpoint: Checkpoint) -> list[Any]:
         return [result.reshape(-1)]

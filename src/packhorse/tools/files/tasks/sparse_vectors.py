@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from packhorse import verbs
+from packhorse import embedding, verbs
 from packhorse.checkpoint import Checkpoint
 from packhorse.request import BoolArray, Sequences, TextOrPair
 from packhorse.tasks import Task
@@ -41,13 +41,13 @@ class SparseVectorTask:
         return {"task": "embed-sparse", **asdict(self)}
 
     def added(self, checkpoint: Checkpoint) -> list[AddedColumn]:
-        sentence = verbs.sentence_of(checkpoint, Task.EMBED_SPARSE)
+        sentence = embedding.sentence_of(checkpoint, Task.EMBED_SPARSE)
         if self.prompt is None:
             sentence.prompt_named(self.prompt_name)
         return [SparseVectorColumn(self.embedding)]
 
     def plan(self, model: Loaded, texts: list[TextOrPair]) -> verbs.Plan[list[SparseVector]]:
-        return verbs.embed_sparse(
+        return embedding.embed_sparse(
             model,
             cast(list[str], texts),
             self.prompt_name,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import NDArray
 
-from packhorse import verbs
+from packhorse import embedding, verbs
 from packhorse.checkpoint import Checkpoint
 from packhorse.request import BoolArray, Sequences, TextOrPair
 from packhorse.tokenizing.safe_cuts import Direction
@@ -46,7 +46,7 @@ class VectorTask:
         return {"task": "embed", **asdict(self)}
 
     def added(self, checkpoint: Checkpoint) -> list[AddedColumn]:
-        sentence = verbs.sentence_of(checkpoint)
+        sentence = embedding.sentence_of(checkpoint)
         width = sentence.width
         if self.dimensions is not None:
             width = checked_dimensions(self.dimensions, width)
@@ -60,7 +60,7 @@ class VectorTask:
         return [VectorColumn(self.embedding, dtype, width)]
 
     def plan(self, model: Loaded, texts: list[TextOrPair]) -> verbs.Plan[NDArray[Any]]:
-        return verbs.embed(
+        return embedding.embed(
             model,
             cast(list[str], texts),
             self.prompt_name,
