@@ -43,8 +43,9 @@ NAN_LENGTH = 9
 
 
 class EchoEngine:
-    """Stands in for a link and for the client of all links: answers after ``seconds``.
+    """Stands in for a link and for the client of all links.
 
+    It answers after ``seconds``; what was sent while ``holds``, when it is told to ``release``.
     Logits are the number of tokens and the last id but one; sequences of NAN_LENGTH give NaN.
     """
 
@@ -53,6 +54,8 @@ class EchoEngine:
         self.info: dict[str, Any] | None = {"dtype": "float32", "device": "cpu"}
         self.sent: list[int] = []  # requests in each message
         self.seconds = 0.0
+        self.holds = False
+        self.held: list[tuple[Sequence[Pending], Block]] = []
 
     def best(self) -> EchoEngine:
         return self
@@ -73,7 +76,15 @@ class EchoEngine:
                 inference=0.002,
             )
         )
-        asyncio.get_running_loop().call_later(self.seconds, self._deliver, requests, block)
+        if self.holds:
+            self.held.append((requests, block))
+        else:
+            asyncio.get_running_loop().call_later(self.seconds, self._deliver, requests, block)
+
+    def release(self) -> None:
+        for requests, block in self.held:
+            self._deliver(requests, block)
+        self.holds, self.held = False, []
 
     def _deliver(self, requests: Sequence[Pending], block: Block) -> None:
         row = 0
@@ -277,13 +288,16 @@ def test_limits() -> None:
             assert "at most 3" in error_of(await r.predict([["a"]] * 4))
             too_large = await r.predict("a" * 1001)
             assert error_of(too_large).startswith("413 Validation: the body is larger than 1000")
-            r.engine.seconds = 0.2
+            r.engine.holds = True
             first = asyncio.create_task(r.predict([["a"]] * 3))
-            await asyncio.sleep(0.05)
+            while not r.engine.held:
+                await asyncio.sleep(0.001)
+            r.engine.holds = False
             refused = await r.predict([["a"]] * 2)
             assert error_of(refused).startswith("429 Overloaded")
             assert refused.headers["retry-after"] == "1"
             assert (await r.predict("a")).status_code == 200
+            r.engine.release()
             assert (await first).status_code == 200
             assert (await r.predict([["a"]] * 3)).status_code == 200
 

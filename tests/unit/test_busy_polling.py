@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,16 +49,26 @@ def test_only_where_a_gpu_computes_and_half_of_the_cores_stay_free() -> None:
 
 def test_an_event_loop_stays_awake_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(busy_loop, "POLL_SECONDS", 0.05)
+    now = 100.0
+    monkeypatch.setattr(busy_loop, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def turns() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     async def main() -> None:
+        nonlocal now
         busy = BusyLoop(lambda: 1)
         busy.stir()
-        await asyncio.sleep(0.02)
+        now = 100.02
+        await turns()
         assert busy.is_awake
         busy.stir()
-        await asyncio.sleep(0.04)
+        now = 100.06
+        await turns()
         assert busy.is_awake  # for 0.05 s from the second time on
-        await asyncio.sleep(0.2)
+        now = 100.08
+        await turns()
         assert not busy.is_awake
         busy.stir()
         assert busy.is_awake

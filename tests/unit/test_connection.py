@@ -169,11 +169,14 @@ def test_answers_written_at_once_are_as_asgi_would_write_them() -> None:
 def test_the_end_waits_for_answers_and_closes_idle_connections() -> None:
     async def main() -> None:
         async with site() as s:
-            s.rig.engine.seconds = 0.4
+            s.rig.engine.holds = True
             idle, busy = await s.connect(), await s.connect()
             busy[1].write(HEAD + BODY)
-            await asyncio.sleep(0.1)
+            while not s.rig.engine.held:
+                await asyncio.sleep(0.001)
             s.server.should_exit = True
+            await asyncio.sleep(0.2)  # it has begun to end
+            s.rig.engine.release()
             assert b" 200 OK" in await answer_from(busy[0])
             for reader, writer in (idle, busy):
                 assert await is_cut(reader)
