@@ -14,7 +14,6 @@ from packhorse.server.service import Service
 from packhorse.tokenizing.backends import LibraryFaultError, guarded
 from packhorse.tokenizing.truncation import first_unreadable
 
-
 LISTED_TOKENS = 4096
 """How many tokens of a text are made into objects and written at once: milliseconds."""
 
