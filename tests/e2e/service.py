@@ -128,7 +128,7 @@ class Service:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 60) -> int:
         """Until it has ended; its exit status."""
         assert self.process is not None
         return self.process.wait(seconds)
@@ -158,9 +158,9 @@ class Service:
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """One request on a connection of its own."""
-        return httpx.get(self.url + path, timeout=20, verify=_PLAIN, **options)
+        return httpx.get(self.url + path, timeout=60, verify=_PLAIN, **options)
 
-    def predict(self, inputs: Any, timeout: float = 20, **options: Any) -> httpx.Response:
+    def predict(self, inputs: Any, timeout: float = 60, **options: Any) -> httpx.Response:
         """One request on a connection of its own."""
         return httpx.post(
             self.url + "/predict",
@@ -193,7 +193,7 @@ def service(**settings: Any) -> Iterator[Service]:
         made.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> float:
+def until(condition: Callable[[], object], seconds: float = 60) -> float:
     """Wait until the condition holds; returns how long that took, in seconds."""
     started = time.monotonic()
     while not condition():

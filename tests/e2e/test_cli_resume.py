@@ -120,7 +120,9 @@ def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
     """From the first instruction on, for as long as there is time."""
     source = make_input(tmp_path / "in.jsonl", 20 * BATCH)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    begun = time.monotonic()
     run(*classify(source, whole))
+    once = time.monotonic() - begun  # most of which is the start
     end = time.monotonic() + long_seconds
     kills = 0
     while time.monotonic() < end:
@@ -130,7 +132,7 @@ def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
                 env=os.environ | {"FAKE_DELAY": "0.01"},
                 stderr=subprocess.DEVNULL,
             ) as process:
-                time.sleep(random.uniform(0, 1.5))
+                time.sleep(random.uniform(0, 0.5 + 1.5 * once))
                 process.kill()
             kills += process.returncode != 0
         run(*classify(source, out))
@@ -138,7 +140,7 @@ def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
         assert errors_of(out) == errors_of(whole)
         for path in tmp_path.glob("out.jsonl*"):
             path.unlink()
-    assert kills > 3
+    assert kills > 1
 
 
 @pytest.mark.long

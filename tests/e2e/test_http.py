@@ -273,6 +273,7 @@ def test_health_answers_while_tokenizers_reads_a_text_that_cannot_be_cut() -> No
 def test_health_answers_while_large_requests_are_worked_on(server: Service) -> None:
     took = []
     texts = [["good film " * 400] for _ in range(400)]  # 1.6 MB
+    begun = time.monotonic()
     with ThreadPoolExecutor(3) as clients, httpx.Client(base_url=server.url) as session:
         busy = [clients.submit(server.predict, texts) for _ in range(6)]
         while not all(one.done() for one in busy):
@@ -281,4 +282,6 @@ def test_health_answers_while_large_requests_are_worked_on(server: Service) -> N
             took.append(time.monotonic() - started)
             time.sleep(0.01)
         assert all(one.result().status_code == 200 for one in busy)
-    assert np.percentile(took, 90) < 0.25  # a loop that is blocked keeps nearly every one waiting
+    each = (time.monotonic() - begun) / len(busy)
+    # A loop that is blocked keeps nearly every one waiting, for as long as a request takes it.
+    assert np.percentile(took, 90) < max(0.25, each / 2), (took, each)

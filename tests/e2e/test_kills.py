@@ -63,18 +63,20 @@ def test_killed_engines_cost_a_503_at_most(long_seconds: float) -> None:
                     ),
                     60,
                 )
-                windows.append((killed - 0.05, time.monotonic() + 0.3))
+                windows.append((killed, time.monotonic() + 0.3))
             names = abstract_names(server)
         finally:
             asked = finish(clients)
         assert {one.status for one in asked} <= {200, 503}
         outside = [
-            one for one in asked if not any(start < one.sent < end for start, end in windows)
+            one
+            for one in asked
+            if not any(start < one.ended and one.sent < end for start, end in windows)
         ]
         served = sum(one.status == 200 for one in outside)
         assert served >= 0.99 * len(outside)
         if kills == 20:
-            assert max(end - start for start, end in windows) <= READY_SECONDS + 0.35
+            assert max(end - start for start, end in windows) <= READY_SECONDS + 0.3
         children += server.children()
     assert all(map(ended, children))
     assert not names & set(abstract_sockets().values())
@@ -93,7 +95,6 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
             killed = time.monotonic()
             os.kill(victim, signal.SIGKILL)
             until(lambda: ended(victim) and len(server.children()) == 3)
-            replaced = time.monotonic()  # the next has been started
             until(lambda: server.metric(READY) == 2)
             time.sleep(0.3)
         finally:
@@ -103,8 +104,7 @@ def test_a_killed_front_end_resets_only_its_own_connections() -> None:
         for client in clients:
             failures = [one for one in client.asked if one.status != 200]
             assert len(failures) <= 1  # the request that was there; the next one was served
-            assert all(one.sent < killed + 0.5 for one in failures)
-        assert replaced - killed <= 3.0  # at once, where the cores are free
+            assert all(one.sent < killed + 1.0 for one in failures)
 
 
 @pytest.mark.long

