@@ -120,6 +120,50 @@ def test_who_keeps_us_waiting_is_cut_off_and_others_are_not() -> None:
     asyncio.run(main())
 
 
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
+"""What Java's HTTP client sends with every request in the clear."""
+
+
+@pytest.mark.case(109)
+@pytest.mark.parametrize("in_pieces", [False, True])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_is_read_though_another_protocol_is_offered(
+    in_pieces: bool, is_chunked: bool
+) -> None:
+    async def main() -> None:
+        async with site() as s:
+            reader, writer = await s.connect()
+            head, body = HEAD, BODY
+            if is_chunked:
+                head = b"POST /predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+                body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+            offer = head[:-2] + UPGRADE + b"\r\n" + body
+            other = b"GET /health HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"\r\n"
+            sent = offer + other + HEAD + BODY + offer
+            for piece in [sent[i : i + 7] for i in range(0, len(sent), 7)] if in_pieces else [sent]:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            answers = [await answer_from(reader) for _ in range(4)]
+            assert all(b" 200 OK" in answer for answer in answers)
+            scores = [answer.partition(b"\r\n\r\n")[2] for answer in answers]
+            assert scores[0] == scores[2] == scores[3] != scores[1] == b""
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_tunnel_is_no_request() -> None:
+    async def main() -> None:
+        async with site() as s:
+            reader, writer = await s.connect()
+            writer.write(b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"\r\nabc")
+            assert b" 4" in (await answer_from(reader))[:12]
+            writer.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("sent", [HEAD[:20], HEAD, HEAD + BODY[:7], HEAD + BODY])
 @pytest.mark.case(83)
 def test_who_hangs_up_at_any_point_leaves_nothing(sent: bytes) -> None:

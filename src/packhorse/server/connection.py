@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -59,6 +60,7 @@ class Connection(HttpToolsProtocol):
     _bytes_seen = 0
     _bytes_before = 0
     _sweeps_in_headers = 0
+    _is_upgrade = False
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -80,22 +82,64 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        self._is_upgrade = self.parser.should_upgrade() and self._names_a_protocol()
+        if self._is_upgrade:
+            return  # it is read once more, see ``_feed``
         super().on_headers_complete()
         if CLOSE in self.server_state.default_headers:
             self.cycle.keep_alive = False
         self.scope["extensions"] = {EXTENSION: Exchange(self, self.cycle)}  # type: ignore[dict-item]
 
+    def on_message_complete(self) -> None:
+        if not self._is_upgrade:
+            super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
         self._bytes_seen += len(data)
         is_only_headers = self._in_headers or self.cycle is None or not self.cycle.more_body
         begun = self._begun + (not self._in_headers)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+            return
         # The parser keeps a header to itself until it is whole: count what came as well, except
         # where other requests came with it.
         if self._in_headers and is_only_headers and self._begun == begun:
             self._header_chunks += len(data)
             if self._header_chunks > HEADER_LIMIT and not self.transport.is_closing():
                 self._refuse(431, _TOO_LARGE)
+
+    def _feed(self, data: bytes) -> None:
+        """What came, to the parser, which stops where a client offers to change the protocol.
+
+        Java's HTTP client offers HTTP/2 with every request. A server may go on as if it did not
+        (RFC 9110, section 7.8), and then what follows is the request's body: another parser
+        reads all of it without the offer. Raises httptools' errors.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as stopped:
+                if not self._is_upgrade:  # CONNECT: what follows is not for us
+                    raise
+                data = self._head_without_upgrade() + data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def _names_a_protocol(self) -> bool:
+        return any(name == b"upgrade" for name, _ in self.headers)
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [
+            b"%b %b HTTP/%b"
+            % (self.parser.get_method(), self.url, self.parser.get_http_version().encode()),
+            *(b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"),
+        ]
+        return b"\r\n".join([*lines, b"", b""])
 
     def eof_received(self) -> None:
         """The client hung up; ``connection_lost`` follows, a turn of the loop later.
