@@ -242,7 +242,7 @@ def _with_settings(modules: SentenceModules, folder: Path) -> SentenceModules:
     return replace(
         modules,
         max_length=_limit(limit, folder),
-        lowercase=bool(limit.get("do_lower_case", False)),
+        lowercase=_switch(limit, "do_lower_case", folder),
         prompts=_prompts(prompts, folder / PROMPTS_FILE),
         default_prompt_name=_default_prompt(prompts, folder / PROMPTS_FILE),
     )
@@ -276,6 +276,8 @@ def _listed(folder: Path) -> list[tuple[str, str]]:
     modules = _json(path)
     if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
         raise CheckpointError(f"{path} must hold a JSON list of objects")
+    if not modules:
+        raise CheckpointError(f"{path} lists no modules: at least a Transformer must be there")
     found = []
     for module in modules:
         kind, place = module.get("type"), module.get("path", "")
@@ -295,9 +297,13 @@ def _pooling(path: Path, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
     config = _object(path)
     modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for key, mode in _SWITCHES.items() if config.get(key)] or ["mean"]
+        modes = _switched_on(config, path)
     modes = [modes] if isinstance(modes, str) else modes
-    if not isinstance(modes, list) or not modes or any(mode not in POOLINGS for mode in modes):
+    if (
+        not isinstance(modes, list)
+        or not modes
+        or any(mode not in list(POOLINGS) for mode in modes)
+    ):
         raise CheckpointError(
             f'{path}: "pooling_mode" is {modes!r}; accepted: one or more of {", ".join(POOLINGS)}'
         )
@@ -307,6 +313,26 @@ def _pooling(path: Path, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
             f"{path}: it pools vectors of {width} numbers, the transformer gives {hidden_size}"
         )
     return tuple(POOLINGS[mode] for mode in modes), bool(config.get("include_prompt", True))
+
+
+def _switched_on(config: Mapping[str, Any], path: Path) -> list[str]:
+    """The modes of an older config; the mean where it has no switch."""
+    there = {key: mode for key, mode in _SWITCHES.items() if config.get(key) is not None}
+    modes = [mode for key, mode in there.items() if _switch(config, key, path)]
+    if there and not modes:
+        raise CheckpointError(
+            f"{path}: every pooling is switched off; one or more of these must be true: "
+            + ", ".join(_SWITCHES)
+        )
+    return modes or ["mean"]
+
+
+def _switch(config: Mapping[str, Any], key: str, path: Path) -> bool:
+    """A value that is true or false; false where it is null or not there."""
+    value = config.get(key)
+    if not isinstance(value, bool | None):
+        raise CheckpointError(f'{path}: "{key}" is {value!r}; accepted: true or false')
+    return bool(value)
 
 
 def _splade_pooling(path: Path) -> bool:

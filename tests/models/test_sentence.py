@@ -142,6 +142,40 @@ def test_every_module_is_applied_in_order(kind: str, tmp_path: Path) -> None:
     assert_close(got, by_formula(states, FOLDERS[kind]))
 
 
+SWITCHED = "pooling_mode_cls_token"
+
+
+@pytest.mark.case(57)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pooling_mode_mean_tokens": False}, "every pooling is switched off"),
+        ({"pooling_mode_mean_tokens": None, SWITCHED: False}, "every pooling is switched off"),
+        ({SWITCHED: "false"}, "\"pooling_mode_cls_token\" is 'false'; accepted: true or false"),
+        ({SWITCHED: 1}, "is 1; accepted: true or false"),
+        ({"pooling_mode": [["mean"]]}, "accepted: one or more of cls"),
+        ({"pooling_mode": {"mean": 1}}, "accepted: one or more of cls"),
+    ],
+)
+def test_a_pooling_that_is_none_is_not_taken_for_the_mean(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "m", [pooling("mean_tokens") | changes])
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(folder)
+
+
+@pytest.mark.case(55)
+def test_files_that_say_nothing_readable_are_named(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", [pooling("mean_tokens")])
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": "false"}')
+    with pytest.raises(CheckpointError, match=r"do_lower_case.*true or false"):
+        load_checkpoint(folder)
+    (folder / "modules.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"modules\.json lists no modules"):
+        load_checkpoint(folder, task=Task.EMBED)
+
+
 @pytest.mark.case(57)
 def test_the_last_token_is_pooled_under_either_name(tmp_path: Path) -> None:
     folder = make(tmp_path / "m", [pooling("mean_tokens")])
