@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,14 @@ def stated_length(path: Path) -> int | None:
     if not is_number or not 1 <= value < UNLIMITED or value != int(value):
         raise refusal(path, "model_max_length", value, "a whole number of tokens from 1 on")
     return int(value)
+
+
+def switch(config: Mapping[str, Any], key: str, path: Path) -> bool:
+    """A value that is true or false; false where it is null or not there.
+
+    Raises CheckpointError for another one.
+    """
+    value = config.get(key)
+    if not isinstance(value, bool | None):
+        raise refusal(path, key, value, "true or false")
+    return bool(value)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from packhorse.config_values import switch
 from packhorse.errors import CheckpointError, ValidationError
 from packhorse.tasks import Task
 
@@ -242,7 +243,7 @@ def _with_settings(modules: SentenceModules, folder: Path) -> SentenceModules:
     return replace(
         modules,
         max_length=_limit(limit, folder),
-        lowercase=_switch(limit, "do_lower_case", folder),
+        lowercase=switch(limit, "do_lower_case", folder),
         prompts=_prompts(prompts, folder / PROMPTS_FILE),
         default_prompt_name=_default_prompt(prompts, folder / PROMPTS_FILE),
     )
@@ -318,21 +319,13 @@ def _pooling(path: Path, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
 def _switched_on(config: Mapping[str, Any], path: Path) -> list[str]:
     """The modes of an older config; the mean where it has no switch."""
     there = {key: mode for key, mode in _SWITCHES.items() if config.get(key) is not None}
-    modes = [mode for key, mode in there.items() if _switch(config, key, path)]
+    modes = [mode for key, mode in there.items() if switch(config, key, path)]
     if there and not modes:
         raise CheckpointError(
             f"{path}: every pooling is switched off; one or more of these must be true: "
             + ", ".join(_SWITCHES)
         )
     return modes or ["mean"]
-
-
-def _switch(config: Mapping[str, Any], key: str, path: Path) -> bool:
-    """A value that is true or false; false where it is null or not there."""
-    value = config.get(key)
-    if not isinstance(value, bool | None):
-        raise CheckpointError(f'{path}: "{key}" is {value!r}; accepted: true or false')
-    return bool(value)
 
 
 def _splade_pooling(path: Path) -> bool:

@@ -151,7 +151,7 @@ SWITCHED = "pooling_mode_cls_token"
     [
         ({"pooling_mode_mean_tokens": False}, "every pooling is switched off"),
         ({"pooling_mode_mean_tokens": None, SWITCHED: False}, "every pooling is switched off"),
-        ({SWITCHED: "false"}, "\"pooling_mode_cls_token\" is 'false'; accepted: true or false"),
+        ({SWITCHED: "false"}, '"pooling_mode_cls_token" is "false"; accepted: true or false'),
         ({SWITCHED: 1}, "is 1; accepted: true or false"),
         ({"pooling_mode": [["mean"]]}, "accepted: one or more of cls"),
         ({"pooling_mode": {"mean": 1}}, "accepted: one or more of cls"),

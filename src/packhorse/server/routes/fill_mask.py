@@ -36,14 +36,14 @@ class FillMaskRequest(msgspec.Struct):
     """``POST /v1/fill_mask``.
 
     inputs    a text or a list of texts, each with at least one mask token of the model's tokenizer
-    top_k     how many tokens for a mask
+    top_k     how many tokens for a mask; null for 5
     targets   only these tokens; what is no token of the vocabulary counts as its first one
     truncate  whether what is too long is cut; null for the server's --auto-truncate
     truncation_direction  which end is cut off; null for the tokenizer's own, mostly the right
     """
 
     inputs: str | list[str]
-    top_k: int = TOP_K
+    top_k: int | None = None
     targets: str | list[str] | None = None
     truncate: bool | None = None
     truncation_direction: Truncation | None = None
@@ -99,7 +99,7 @@ class FillMask(ModelRoute):
         """For each text and each of its masks the likeliest tokens. Raises ValidationError."""
         masks = self._masks
         assert masks is not None
-        top_k = request.top_k
+        top_k = TOP_K if request.top_k is None else request.top_k
         if top_k < 1:
             raise ValidationError(f"`top_k` is {top_k}; send a number of at least 1")
         targets = None if request.targets is None else masks.target_ids(request.targets)

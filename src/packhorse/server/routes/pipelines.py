@@ -21,7 +21,7 @@ from packhorse.server.routes.token_classify import TokenClassify, TokenClassifyR
 from packhorse.server.routes.zero_shot import ZeroShot, ZeroShotRequest
 from packhorse.server.schemas import Score, TextPair, pair_in, texts_or_ids
 from packhorse.tasks import Task
-from packhorse.tokenizing.masks import TOP_K, Fill
+from packhorse.tokenizing.masks import Fill
 
 
 class ClassifyParameters(msgspec.Struct):
@@ -180,8 +180,7 @@ class FillMaskPipeline(FillMask):
         request = self.read(self._decoder, asking)
         given = request.parameters
         texts = [str(text) for text in texts_or_ids(request.inputs, "inputs")]
-        top_k = TOP_K if given.top_k is None else given.top_k
-        asked = FillMaskRequest(inputs=texts, top_k=top_k, targets=given.targets)
+        asked = FillMaskRequest(inputs=texts, top_k=given.top_k, targets=given.targets)
         found = await self.fills(asking, texts, asked)
         shown = [fills[0] if len(fills) == 1 else fills for fills in found]
         return encode_json(shown[0] if len(shown) == 1 else shown)
