@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.tools.bench.random_checkpoint import SHAPES, write
-from packhorse.tools.doctor import examinee
+from packhorse.tools.doctor import device_memory, examinee
 from packhorse.tools.doctor.diagnosis import diagnosis
 from packhorse.tools.doctor.findings import Examination
 from packhorse.tools.doctor.sample_texts import our_texts
@@ -65,6 +65,28 @@ def test_the_naive_program_has_all_the_faults_that_the_guide_teaches(
         "blocking-copies",
         "launch-overhead",
     }
+
+
+def test_segments_that_every_call_asks_for_are_named_with_their_cost() -> None:
+    import torch
+
+    device = torch.device("cuda")
+    kept = torch.ones(1000, 1000, device=device)
+
+    def calm() -> None:
+        kept @ kept
+
+    def asking() -> None:
+        torch.empty(300 << 20, dtype=torch.uint8, device=device)
+        torch.cuda.empty_cache()
+
+    found, seen = device_memory.examine(calm, 4, 1000.0, device)
+    assert found is None, seen
+    found, seen = device_memory.examine(asking, 4, 1000.0, device)
+    assert found is not None
+    assert found.id == "fragmentation"
+    assert found.costs > 0
+    assert seen["device_segments_a_call"] >= 1
 
 
 def test_this_engine_has_none_of_them() -> None:

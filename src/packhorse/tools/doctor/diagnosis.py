@@ -69,7 +69,7 @@ def _finding(finding: Finding, texts_per_second: float) -> str:
 def cost(finding: Finding, texts_per_second: float) -> str:
     """What it costs, in a sentence."""
     if finding.costs < 0.005 * texts_per_second:
-        return "no texts/s now"
+        return "nothing that could be measured now"
     with_change = texts_per_second + finding.costs
     return (
         f"{digits(finding.costs)} texts/s "

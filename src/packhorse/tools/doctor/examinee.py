@@ -121,7 +121,7 @@ def examine(place: Place, program: Program, texts: Sequence[str], seconds: float
         skipped.append("no torch.nn.Module was called: batches, padding and type are not seen")
     found.append(_tried(lambda: memory_growth.find(few), "memory-growth", skipped))
     if not _is_on_gpu(passes):
-        found.append(host_faults.threads(few, IN_A_CALL, hardware.cpus))
+        found.append(host_faults.threads(call, len(chosen), hardware.cpus))
     found.append(host_faults.tokenizer(tokenizing, rate))
     found = [*model_faults.find(passes, len(chosen), rate, hardware), *found]  # changes the model
     return Examination(
