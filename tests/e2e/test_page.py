@@ -280,6 +280,7 @@ def test_behind_a_key_it_asks_for_one_and_keeps_it_in_memory(browser: Browser) -
 
 @pytest.mark.parametrize("task", ["token_classify", "rerank", "embed"])
 def test_every_task_has_its_box(browser: Browser, tmp_path: Path, task: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
     head = {"token_classify": "ForTokenClassification", "embed": "Model"}.get(task)
     folder = tmp_path / "model"
     if head is None:
@@ -288,7 +289,7 @@ def test_every_task_has_its_box(browser: Browser, tmp_path: Path, task: str) -> 
         tiny_checkpoints.make_bert(folder, head=head, num_labels=None if task == "embed" else 3)
     with (
         service(real=True, model_id=folder, device="cpu", threads=1) as made,
-        opened(browser, made.url) as page,
+        opened(browser, made.url, bypass_csp=True) as page,  # axe adds styles
     ):
         wait_until_ready(page)
         page.wait_for_selector("#facts li")
@@ -310,6 +311,13 @@ def test_every_task_has_its_box(browser: Browser, tmp_path: Path, task: str) -> 
             numbers = [float(value.rstrip("%")) for value in values]
             assert len(numbers) == (3 if task == "rerank" else 2)
             assert numbers == sorted(numbers, reverse=True)
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.wait_for_timeout(500)  # bars grow for 0.3 s
+        page.screenshot(path=PICTURES / f"{task}.png", full_page=True)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            found = axe.Axe().run(page).response["violations"]
+            assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == []
 
 
 def test_sparse_weights_have_the_tokens_names(browser: Browser, tmp_path: Path) -> None:
