@@ -112,3 +112,17 @@ def test_a_pair_in_a_shape_that_is_not_served_is_refused_and_not_read_as_texts()
                 assert error_of(await r.predict(shape)).startswith("422 Validation")
 
     asyncio.run(main())
+
+
+def test_a_window_without_an_answer_is_told_by_its_text() -> None:
+    """The fake gives NaN for 9 tokens, which the last window of the long text has."""
+    long = " ".join(["good"] * (510 + 7))
+
+    async def main() -> None:
+        async with rig() as r:
+            several = error_of(await r.predict([["a"], [long], ["a"]], stride=0))
+            assert several.startswith("500 Backend: `inputs[1]`: the model gave NaN")
+            alone = error_of(await r.predict(long, stride=0))
+            assert alone.startswith("500 Backend: the model gave NaN")
+
+    asyncio.run(main())

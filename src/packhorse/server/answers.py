@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from packhorse.errors import NonFiniteOutputError
@@ -12,13 +14,17 @@ from packhorse.server.scores import check_rows
 _NON_FINITE = NonFiniteOutputError.code
 
 
-def answer_in(pending: Pending) -> Answer:
-    """The values of all inputs. Raises the error of the first that has none."""
+def answer_in(pending: Pending, input_of: Sequence[int] | None = None) -> Answer:
+    """The values of all inputs. Raises the error of the first that has none.
+
+    ``input_of`` says of which input each sequence is, where an input is several.
+    """
+    inputs = len(pending.inputs) if input_of is None else int(input_of[-1]) + 1
     parts = []
     for block, offset, first, count in sorted(pending.parts, key=lambda part: part[1]):
         completions, own = block.completions, slice(first, first + count)
         if block.failed:
-            check_rows(block, first, count, offset, pending.count)
+            check_rows(block, first, count, offset, inputs, input_of)
         row_counts, rows = completions.row_counts, own
         if row_counts is not None:
             bounds = bounds_of(row_counts)

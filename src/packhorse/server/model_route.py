@@ -166,15 +166,17 @@ class ModelRoute:
         truncate: bool | None = None,
         direction: str | None = None,
         encode: Callable[[], Sequences] | None = None,
+        input_of: Callable[[], Sequence[int]] | None = None,
     ) -> Answer:
         """What the model gives for these inputs; once in a request.
 
-        ``encode`` tokenises them, where the tokenizer's own way is not what is wanted.
+        ``encode`` tokenises them, where the tokenizer's own way is not what is wanted; if it
+        makes several sequences of one, ``input_of`` says afterwards of which input each is.
         Raises the errors of admission, of the tokenizer and of the engine.
         """
         pending = self.submit(asking, list(inputs), characters, truncate, direction, encode)
         await pending.future
-        return answer_in(pending)
+        return answer_in(pending, None if input_of is None else input_of())
 
     def submit(
         self,

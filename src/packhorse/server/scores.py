@@ -6,6 +6,8 @@ one call of NumPy's for all of them, and a few bytes joined for each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -86,13 +88,25 @@ def _ranked(scores: Float32Array) -> tuple[list[list[int]], list[float]]:
     return ranks, [row[label] for row, labels in zip(rows, ranks, strict=True) for label in labels]
 
 
-def check_rows(block: Block, first: int, count: int, index: int, inputs: int) -> None:
-    """Raise the error of the first of these rows that failed; ``index`` is that of the first."""
+def check_rows(
+    block: Block,
+    first: int,
+    count: int,
+    index: int,
+    inputs: int,
+    input_of: Sequence[int] | None = None,
+) -> None:
+    """Raise the error of the first of these rows that failed, naming its input if there are more.
+
+    index     of the first of these rows in the request
+    input_of  the input that each row of the request is of; None: its own
+    """
     codes = block.completions.codes[first : first + count]
     if codes.any():
         failed = int(codes.argmax())
         kind = SERVED_ERRORS[int(codes[failed])]
-        where = f"`inputs[{index + failed}]`: " if inputs > 1 else ""
+        number = index + failed if input_of is None else int(input_of[index + failed])
+        where = f"`inputs[{number}]`: " if inputs > 1 else ""
         raise kind(where + _reason(kind))
 
 

@@ -38,6 +38,15 @@ class Windows:
         self._read.append(spans)
         return spans.sequences
 
+    @property
+    def text_of(self) -> list[int]:
+        """The text that each window is of, by its number among all that were read."""
+        numbers: list[int] = []
+        for spans in self._read:
+            before = numbers[-1] + 1 if numbers else 0
+            numbers += (spans.text_of + before).tolist()
+        return numbers
+
     def per_text(self, rows: Float32Array) -> Float32Array:
         """One row a text, (texts, width), of one a window, (windows, width); both float32."""
         texts, means = [], []

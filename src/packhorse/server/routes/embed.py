@@ -144,7 +144,13 @@ class EmbeddingRoute(ModelRoute):
         if token_level and encode is not None:
             encode = partial(_marked, encode)
         answer = await self.compute(
-            asking, inputs, characters, truncate=truncate, direction=direction, encode=encode
+            asking,
+            inputs,
+            characters,
+            truncate=truncate,
+            direction=direction,
+            encode=encode,
+            input_of=None if windows is None else lambda: windows.text_of,
         )
         return answer if windows is None else windows.answer(answer)
 

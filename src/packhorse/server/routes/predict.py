@@ -53,6 +53,6 @@ class Predict(ModelRoute):
         if windows is None:
             rows = self._writer.rows(pending, raw)
         else:
-            scores = self._writer.scores(answer_in(pending).values, raw)
+            scores = self._writer.scores(answer_in(pending, windows.text_of).values, raw)
             rows = self._writer.written(windows.per_text(scores))
         return b"[" + b",".join(rows) + b"]" if is_batch else rows[0]

@@ -98,7 +98,13 @@ class TokenClassify(ModelRoute):
             self.check_room(len(read[0].sequences))  # windows of long texts are several
             return read[0].sequences
 
-        answer = await self.compute(asking, texts, characters_of(texts), encode=encode)
+        answer = await self.compute(
+            asking,
+            texts,
+            characters_of(texts),
+            encode=encode,
+            input_of=lambda: read[0].text_of.tolist(),
+        )
         find = partial(
             entities_in,
             read[0],

@@ -76,7 +76,13 @@ class ZeroShot(ModelRoute):
         pairs = [(text, sentence) for text in texts for sentence in sentences]
         truncate = self.auto_truncate if request.truncate is None else request.truncate
         encode = partial(self.service.tokenizer.encode, pairs, truncate=truncate, first_only=True)
-        answer = await self.compute(asking, pairs, characters_of(pairs), encode=encode)
+        answer = await self.compute(
+            asking,
+            pairs,
+            characters_of(pairs),
+            encode=encode,
+            input_of=lambda: [number // len(sentences) for number in range(len(pairs))],
+        )
         logits = answer.values.reshape(len(texts), len(sentences), len(own))
         scores = label_scores(logits, own, bool(request.multi_label))
         order = np.argsort(-scores, axis=1, kind="stable").tolist()
