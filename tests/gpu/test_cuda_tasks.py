@@ -67,6 +67,40 @@ def test_sparse_weights_equal_transformers(family: str, without: tuple[str, ...]
     assert sparse_difference(folder, device="cuda", without=without) < 1e-4
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "deberta-v2"])
+def test_masks_are_filled_as_on_a_cpu(family: str, dtype: str) -> None:
+    options = next(options for name, options in VARIANTS.values() if name == family)
+    folder = tiny_checkpoints.shared(family, head="ForMaskedLM", num_labels=None, **options)
+    found = {}
+    for device, kind in (("cpu", "float32"), ("cuda", dtype)):
+        with Encoder(folder, device=device, dtype=kind, task="fill_mask") as encoder:
+            token = encoder._loaded.masks.token
+            texts = [f"a {token} film", f"{token} and {token}"] * 20
+            found[device] = [
+                {fill.token: fill.score for fill in mask}
+                for fills in encoder.fill_mask(texts, 10**6)
+                for mask in fills
+            ]
+    tolerance = {"float32": 1e-4, "float16": 0.02}[dtype]
+    for cpu, cuda in zip(found["cpu"], found["cuda"], strict=True):
+        assert max(abs(cpu[token] - score) for token, score in cuda.items()) < tolerance
+
+
+@pytest.mark.parametrize("mode", [mode for mode in POOLINGS if mode != "cls"])
+def test_prompts_are_left_out_as_on_a_cpu(mode: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoints.make(tmp_path / "m", "bert", head="Model", num_labels=None, **SPREAD)
+    module = {"type": "Pooling", "embedding_dimension": 32, "pooling_mode": mode}
+    tiny_checkpoints.add_modules(folder, module | {"include_prompt": False})
+    with (
+        Encoder(folder, device="cpu", dtype="float32") as cpu,
+        Encoder(folder, device="cuda", dtype="float32") as gpu,
+    ):
+        expected = cpu.embed(INPUTS, prompt="find this: ")
+        got = gpu.embed(INPUTS, prompt="find this: ")
+    assert np.abs(got - expected).max() < 1e-4 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("family", ["FNet", "SqueezeBert"])
 def test_a_family_without_a_packed_path_runs_through_transformers(
     family: str, tmp_path: Path
