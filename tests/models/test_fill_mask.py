@@ -216,4 +216,5 @@ def test_of_which_text_a_sequence_is_shows_in_ids_and_marks() -> None:
     with encoder_of(folder) as encoder:
         masked = encoder._loaded.masks.encode(texts)
     assert masked.counts.tolist() == [1, 1, 2, 2, 1]
+    assert masked.text_of == [0, 1, 2, 2, 3, 3, 4]
     assert first_masks(masked.sequences).tolist() == [0, 1, 2, 4, 6]

@@ -37,6 +37,7 @@ from packhorse.server.observations import Observations
 from packhorse.server.page import DOCUMENT, POLICY
 from packhorse.server.pending import Block, Pending
 from packhorse.server.service import Service
+from packhorse.tasks import Task
 from packhorse.tokenizing.tokenizer import Tokenizer
 
 NAN_LENGTH = 9
@@ -113,9 +114,11 @@ TOKENIZER = Tokenizer.load(load_checkpoint(), parallel=False)
 
 
 @asynccontextmanager
-async def rig(folder: Path | None = None, **settings: Any) -> AsyncIterator[Rig]:
+async def rig(
+    folder: Path | None = None, task: Task | None = None, **settings: Any
+) -> AsyncIterator[Rig]:
     """A front end of the demo model, or of the checkpoint in ``folder``, which has two labels."""
-    checkpoint = load_checkpoint(folder)
+    checkpoint = load_checkpoint(folder, task=task)
     tokenizer = Tokenizer.load(checkpoint, parallel=False) if folder else TOKENIZER
     server, network = ({k: v for k, v in settings.items() if hasattr(kind, k)} for kind in KINDS)
     assert len(server) + len(network) == len(settings)

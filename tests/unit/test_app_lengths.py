@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from packhorse.tasks import Task
+from tests import tiny_checkpoints
 from tests.models.test_lengths import LIMITS, folder_of, text_of
 from tests.unit.test_app import error_of, lengths_in, rig
 
@@ -124,5 +126,18 @@ def test_a_window_without_an_answer_is_told_by_its_text() -> None:
             assert several.startswith("500 Backend: `inputs[1]`: the model gave NaN")
             alone = error_of(await r.predict(long, stride=0))
             assert alone.startswith("500 Backend: the model gave NaN")
+
+    asyncio.run(main())
+
+
+def test_a_mask_without_an_answer_is_told_by_its_text() -> None:
+    """The third sequence is of the second text: the first has two masks."""
+    folder = tiny_checkpoints.shared("bert", head="ForMaskedLM", num_labels=None)
+    texts = ["[MASK] and [MASK]", "good " * 6 + "[MASK]"]
+
+    async def main() -> None:
+        async with rig(folder, Task.FILL_MASK) as r:
+            answer = await r.client.post("/v1/fill_mask", json={"inputs": texts})
+            assert error_of(answer).startswith("500 Backend: `inputs[1]`: the model gave NaN")
 
     asyncio.run(main())

@@ -65,6 +65,11 @@ class MaskedTexts:
     sequences: Sequences
     counts: Int32Array
 
+    @property
+    def text_of(self) -> list[int]:
+        """The text that each sequence is of."""
+        return np.repeat(np.arange(len(self.counts)), self.counts).tolist()
+
 
 class Masks:
     """Finds and fills the masks of texts for one model."""

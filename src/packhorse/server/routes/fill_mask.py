@@ -117,7 +117,13 @@ class FillMask(ModelRoute):
             self._check_size(texts, read[0], most)
             return read[0].sequences
 
-        answer = await self.compute(asking, texts, characters_of(texts), encode=encode)
+        answer = await self.compute(
+            asking,
+            texts,
+            characters_of(texts),
+            encode=encode,
+            input_of=lambda: read[0].text_of,
+        )
         fill = partial(masks.filled, read[0], answer.values, top_k, targets)
         if answer.values.size <= AT_ONCE and most * len(answer.values) <= FEW_FILLS:
             return fill()
