@@ -36,23 +36,26 @@ docs: $(VENV)/.docs
 demo-accuracy: $(VENV)/.serve
 	$(BIN)/python -m packhorse.tools.demo
 
-$(VENV)/.serve: pyproject.toml
+$(VENV)/.torch: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
+	$(BIN)/pip install --quiet '$(TORCH)'
+	touch $@
+
+$(VENV)/.serve: $(VENV)/.torch
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.serve
+$(VENV)/.test: $(VENV)/.torch
 	$(BIN)/pip install --quiet --editable '.[test]'
-	touch $@
+	touch $(VENV)/.serve $@
 
-$(VENV)/.conformance: $(VENV)/.test
+$(VENV)/.conformance: $(VENV)/.torch
 	$(BIN)/pip install --quiet --editable '.[test,conformance]'
-	touch $@
+	touch $(VENV)/.serve $(VENV)/.test $@
 
-$(VENV)/.check: $(VENV)/.test
+$(VENV)/.check: $(VENV)/.torch
 	$(BIN)/pip install --quiet --editable '.[test,check]'
-	touch $@
+	touch $(VENV)/.serve $(VENV)/.test $@
 
 $(VENV)/.docs: $(VENV)/.serve
 	$(BIN)/pip install --quiet --editable '.[docs]'

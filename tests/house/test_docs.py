@@ -178,7 +178,7 @@ def starting() -> Iterator[subprocess.Popen[str]]:
     assert process.stdout is not None
     yield process
     process.terminate()
-    process.wait(30)
+    process.wait(60)
     process.stdout.close()
 
 
@@ -186,7 +186,7 @@ def starting() -> Iterator[subprocess.Popen[str]]:
 def server(starting: subprocess.Popen[str]) -> str:
     """Its address, when it serves."""
     assert starting.stdout is not None
-    assert select.select([starting.stdout], [], [], 60)[0], "the server did not start"
+    assert select.select([starting.stdout], [], [], 200)[0], "the server did not start"
     return starting.stdout.readline().split()[-1]
 
 
@@ -207,7 +207,7 @@ def test_python_of_the_documents_and_the_examples_runs(samples: Path) -> None:
         capture_output=True,
         text=True,
         cwd=samples,
-        timeout=110,
+        timeout=220,
     )
     assert done.returncode == 0, done.stderr
     for where, text, said, fault in json.loads(done.stdout):
@@ -221,7 +221,7 @@ def test_python_of_the_documents_and_the_examples_runs(samples: Path) -> None:
 
 def test_the_example_that_asks_a_server_runs(server: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ASKING), server], capture_output=True, text=True, timeout=60
+        [sys.executable, str(ASKING), server], capture_output=True, text=True, timeout=200
     )
     assert done.stdout.split() == ["POSITIVE", "NEGATIVE"], done.stderr
 

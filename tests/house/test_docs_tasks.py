@@ -89,7 +89,7 @@ def test_the_examples_of_a_task_run(task: str, folder: Path, url: str, tmp_path:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=110,
+        timeout=220,
     )
     assert done.returncode == 0, done.stderr
     for where, text, _, fault in json.loads(done.stdout):
