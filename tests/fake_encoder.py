@@ -88,6 +88,8 @@ class FakeModel:
     """Has what ``packhorse classify`` asks of ``packhorse.loaded.Loaded``: is its tokenizer and
     its engine, too."""
 
+    truncation_side = "right"
+
     def __init__(
         self, config: Config | None, checkpoint: Checkpoint, encoder: FakeEncoder | None = None
     ) -> None:
@@ -96,7 +98,14 @@ class FakeModel:
         self._encoder = encoder or FakeEncoder(checkpoint)
         self.tokenizer = self.engine = self
 
-    def encode(self, inputs: Sequence[TextOrPair], *, truncate: bool, direction: str) -> Sequences:
+    def encode(
+        self,
+        inputs: Sequence[TextOrPair],
+        *,
+        truncate: bool = True,
+        direction: str | None = None,
+    ) -> Sequences:
+        direction = direction or self.truncation_side
         return self._encoder.encode(inputs, truncate=truncate, truncation_direction=direction)
 
     def submit(self, sequences: Sequences) -> Future[Answer]:
