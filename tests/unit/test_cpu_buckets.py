@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from torch import Tensor
 
+from packhorse.checkpoint import load_checkpoint
 from packhorse.engine.cpu_buckets import sequences_bucket, tokens_bucket, with_tail
+from packhorse.engine.cpu_runner import CpuRunner
+from packhorse.models.backend import Layout
 from packhorse.request import Sequences, bounds_of
 
 
@@ -65,3 +69,30 @@ def test_the_tail_stands_behind_and_changes_nothing_before(
 def test_what_fits_a_bucket_is_left_as_it_is() -> None:
     batch = batch_of([16, 16])
     assert with_tail(batch, 0, 0) is batch
+
+
+class Counting:
+    """A model whose row for a sequence is the number of its tokens."""
+
+    class head:  # noqa: N801
+        width = 1
+        is_sparse = is_token_level = False
+
+    def forward(self, input_ids: Tensor, layout: Layout, *, token_level: bool = False) -> Tensor:
+        return layout.cu_seqlens.diff().float()[:, None]
+
+
+@pytest.mark.parametrize("buckets", [True, False])
+def test_a_runner_counts_the_tokens_that_it_adds(buckets: bool) -> None:
+    architecture = load_checkpoint().architecture
+    runner = CpuRunner(
+        Counting(), architecture, threads=2, max_tokens=4096, max_sequences=64, buckets=buckets
+    )
+    try:
+        for lengths in ([5], [100, 90, 33]):  # in one piece, and in two
+            batch = batch_of(lengths)
+            assert runner.launch(batch).output().values[:, 0].tolist() == lengths
+    finally:
+        runner.close()
+    added = tokens_bucket(5) - 5 + tokens_bucket(33 + 90) - 33 - 90 + tokens_bucket(100) - 100
+    assert runner.padding_tokens == (added if buckets else 0)

@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Protocol
@@ -100,7 +100,6 @@ class CpuRunner:
 
     max_in_flight = 1  # a second one would be formed before its time
     has_wider = False
-    padding_tokens = 0  # oneDNN takes batches of any size
 
     def __init__(
         self,
@@ -116,6 +115,7 @@ class CpuRunner:
         self.width = PAIR if model.head.is_sparse else model.head.width
         self.max_tokens = max_tokens
         self.max_sequences = min(max_sequences, most_rows(model.head.width))
+        self.padding_tokens = 0
         self._model = model
         self._architecture = architecture
         self._threads = threads
@@ -181,15 +181,13 @@ class CpuRunner:
         order = np.argsort(lengths, kind="stable")
         by_length = batch.take(order)
         whole = is_token_level(batch)
-        forward = partial(self._forward, token_level=whole)
+        per_token = whole or self._model.head.is_token_level
         pieces = pieces_of(by_length, self._streams.count if self._streams else 1)
-        if len(pieces) == 1 or self._streams is None:  # all threads work on each operation
-            torch.set_num_threads(self._threads)
-            in_order = forward(by_length)
-        else:
-            torch.set_num_threads(self._streams.threads)  # MKL's number is that of the process
-            in_order = np.concatenate(self._streams.map(forward, pieces))
-        if whole or self._model.head.is_token_level:
+        forward = partial(self._forward, token_level=whole)
+        rows = self._each(forward, [self._filled(piece) for piece in pieces])
+        wanted = [piece.num_tokens if per_token else len(piece) for piece in pieces]
+        in_order = np.concatenate([of[:count] for of, count in zip(rows, wanted, strict=True)])
+        if per_token:
             inverse = np.argsort(order, kind="stable")
             starts = by_length.cu_seqlens[:-1][inverse]
             values = in_order[rows_of_pieces(starts, batch.cu_seqlens)]
@@ -201,17 +199,31 @@ class CpuRunner:
             return checked_output(pairs, counts, time.perf_counter() - started)
         return checked_output(values, None, time.perf_counter() - started)
 
-    def _forward(self, batch: Sequences, *, token_level: bool) -> Float32Array:
-        whole = token_level or self._model.head.is_token_level
-        rows = batch.num_tokens if whole else len(batch)
+    def _filled(self, batch: Sequences) -> Sequences:
+        """The batch with a tail that makes it one of few shapes; nobody reads the tail's rows."""
+        if not self._buckets:
+            return batch
         architecture = self._architecture
-        if self._buckets:
-            batch = with_tail(batch, architecture.pad_token_id, architecture.first_position)
-        input_ids, layout = packed_layout(batch, architecture)
+        filled = with_tail(batch, architecture.pad_token_id, architecture.first_position)
+        self.padding_tokens += filled.num_tokens - batch.num_tokens
+        return filled
+
+    def _each(
+        self, forward: Callable[[Sequences], Float32Array], pieces: list[Sequences]
+    ) -> list[Float32Array]:
+        """All pieces at once, a stream each; all threads work on each operation of a single one."""
+        if len(pieces) == 1 or self._streams is None:
+            torch.set_num_threads(self._threads)
+            return [forward(piece) for piece in pieces]
+        torch.set_num_threads(self._streams.threads)  # MKL's number is that of the process
+        return self._streams.map(forward, pieces)
+
+    def _forward(self, batch: Sequences, *, token_level: bool) -> Float32Array:
+        input_ids, layout = packed_layout(batch, self._architecture)
         values: Float32Array = self._model.forward(
             input_ids, layout, token_level=token_level
         ).numpy()
-        return values[:rows]
+        return values
 
 
 def pieces_of(batch: Sequences, streams: int) -> list[Sequences]:
