@@ -117,7 +117,7 @@ def test_kill_9_again_and_again(tmp_path: Path, here: Classify, suffix: str, kil
 
 @pytest.mark.long
 def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
-    """From the first instruction on, for as long as there is time."""
+    """From the first instruction on, for as long as there is time, and four times at least."""
     source = make_input(tmp_path / "in.jsonl", 20 * BATCH)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     begun = time.monotonic()
@@ -125,14 +125,14 @@ def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
     once = time.monotonic() - begun  # most of which is the start
     end = time.monotonic() + long_seconds
     kills = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or kills < 4:
         while not out.exists():
             with subprocess.Popen(
                 command(*classify(source, out)),
                 env=os.environ | {"FAKE_DELAY": "0.01"},
                 stderr=subprocess.DEVNULL,
             ) as process:
-                time.sleep(random.uniform(0, 0.5 + 1.5 * once))
+                time.sleep(random.uniform(0, 1.5 * once))
                 process.kill()
             kills += process.returncode != 0
         run(*classify(source, out))
@@ -140,7 +140,6 @@ def test_kill_9_at_any_moment(tmp_path: Path, long_seconds: float) -> None:
         assert errors_of(out) == errors_of(whole)
         for path in tmp_path.glob("out.jsonl*"):
             path.unlink()
-    assert kills > 1
 
 
 @pytest.mark.long
