@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -112,16 +111,13 @@ def fairness(server: Served, seconds: float) -> dict[str, Any]:
     """Single texts of one client, alone and beside another's long list."""
     alone, beside = Single(server.url, "127.0.0.2"), Single(server.url, "127.0.0.2")
     alone.ask_for(seconds / 2)
-    before = batches(server)
     with long_list(server):
         time.sleep(1.0)
         beside.ask_for(seconds)
-        after = batches(server)
-    seconds_of_batches, count = (now - was for now, was in zip(after, before, strict=True))
     return {
         "alone_ms": quantiles(alone.took),
         "beside_ms": quantiles(beside.took),
-        "batch_ms": 1000 * seconds_of_batches / count,
+        "batch_ms": longest_batch(server),
     }
 
 
@@ -239,17 +235,11 @@ def long_list(server: Served) -> Iterator[None]:
         connection.close()
 
 
-def batches(server: Served) -> tuple[float, float]:
-    """Seconds that batches took so far, and how many there were."""
-    with urllib.request.urlopen(server.url + "/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    found: Counter[str] = Counter()
-    for line in lines:
-        name, _, value = line.rpartition(" ")
-        if not line.startswith("#"):
-            found[name.partition("{")[0]] += float(value)  # type: ignore[assignment]
-    name = "packhorse_batch_duration_seconds"
-    return found[f"{name}_sum"], found[f"{name}_count"]
+def longest_batch(server: Served) -> float:
+    """What a batch may take by prediction, in ms: the list's do, as it can wait for nobody."""
+    with urllib.request.urlopen(server.url + "/info", timeout=60) as answer:
+        info = json.loads(answer.read())
+    return float(info["engine"]["most_batch_time"])
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:

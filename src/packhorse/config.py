@@ -126,7 +126,7 @@ class EngineOptions:
     )
     max_batch_time: float | str = option(
         AUTO,
-        "Longest predicted time of one batch, in ms. auto: 6 on a GPU; on a CPU 50, and up to 400 "
+        "Longest predicted time of one batch, in ms. auto: 6 on a GPU; on a CPU 50, and up to 800 "
         "where 50 would be little beside what a batch of any size takes.",
         duration_or_auto,
         in_code=(math.inf,),  # no bound

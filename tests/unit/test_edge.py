@@ -73,14 +73,14 @@ def test_requests_need_one_of_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_route_is_guarded_but_those_that_are_open_by_choice() -> None:
     async def main() -> None:
         async with rig(api_key=KEYS) as r:
-            for path in ("/", "/health", "/health/live", "/ready", "/ping", "/metrics", "/stats"):
+            for path in ("/", "/health", "/health/", "/ready", "/ping", "/metrics", "/stats"):
                 assert (await r.client.get(path)).status_code == 200
                 assert (await r.client.head(path)).status_code == 200
-            for path in ("/info", "/predict", "/nowhere", "/health/"):
+            for path in ("/info", "/predict", "/predict/", "/nowhere"):
                 assert (await r.client.get(path)).status_code == 401, path
                 assert (await r.client.head(path)).status_code == 401, path
         async with rig(api_key=KEYS, guard_health=True, guard_metrics=True) as r:
-            for path in ("/health", "/health/live", "/ready", "/ping", "/metrics", "/stats"):
+            for path in ("/health", "/health/", "/ready", "/ping", "/metrics", "/stats"):
                 assert (await r.client.get(path)).status_code == 401
                 assert (await r.client.get(path, headers=bearer(KEY))).status_code == 200
 

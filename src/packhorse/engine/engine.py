@@ -33,7 +33,7 @@ from packhorse.request import Arrivals, Completions, Output, is_token_level
 
 logger = logging.getLogger(__name__)
 
-CPU_SECONDS = 0.05, 0.4
+CPU_SECONDS = 0.05, 0.8
 """Longest predicted time of a batch on a CPU, and what it may grow to."""
 
 MANY = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import httptools
@@ -219,13 +219,14 @@ class Exchange:
     time. Here the head is bytes that are known to be right, in one write.
     """
 
-    __slots__ = ("_connection", "_cycle", "_lines", "compresses", "pending", "status")
+    __slots__ = ("_connection", "_cycle", "_lines", "compresses", "note", "pending", "status")
 
     def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._cycle = cycle
         self._lines = b""
         self.compresses = False
+        self.note: Callable[[int], None] | None = None  # is told of a status other than 200
         self.pending: Pending | None = None
         self.status = 499
 
@@ -247,8 +248,8 @@ class Exchange:
             if not connection.pipeline:  # a large body has reading paused: nobody would hang up
                 connection.flow.resume_reading()
 
-    async def answer(self, head: bytes, body: bytes) -> None:
-        """200 with these header lines, each with its line end, and this body."""
+    async def answer(self, head: bytes, body: bytes, status: int = 200) -> None:
+        """These header lines, each with its line end, and this body; the request's is read."""
         connection, cycle = self._connection, self._cycle
         if connection.flow.write_paused and not cycle.disconnected:
             await connection.flow.drain()
@@ -257,9 +258,11 @@ class Exchange:
             head += _GZIPPED
         if cycle.disconnected:
             return
-        self.status = 200
+        self.status = status
+        if status != 200 and self.note is not None:
+            self.note(status)
         cycle.response_started = cycle.response_complete = True
-        lines = [STATUS_LINE[200]]
+        lines = [STATUS_LINE[status]]
         for name, value in connection.server_state.default_headers:
             lines += (name, b": ", value, b"\r\n")
         if not cycle.keep_alive and CLOSE not in connection.server_state.default_headers:

@@ -48,7 +48,7 @@ class Entry:
     headers    what every answer to it carries
     refusal    why it goes no further, or None
     preflight  headers that answer it if it is a preflight, or None
-    status     of the answer; 0 until it begins, and if it was written by an Exchange
+    status     of the answer; 0 until it begins, and if an Exchange wrote it and it is 200
     slot       where a refusal is counted; None where it is not
     """
 
@@ -86,13 +86,17 @@ class Entry:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.status = message["status"]
-                if self.status in _REFUSALS and self.slot is not None:
-                    self._count(self.slot)
+                self.note(message["status"])
                 message["headers"] = [*message["headers"], *self.headers]
             await send(message)
 
         return with_headers
+
+    def note(self, status: int) -> None:
+        """The status that the answer has; counted where it is a refusal."""
+        self.status = status
+        if status in _REFUSALS and self.slot is not None:
+            self._count(self.slot)
 
     def _count(self, slot: memoryview[float]) -> None:
         is_one_too_many = isinstance(self.refusal, TooManyConnectionsError)
@@ -131,6 +135,7 @@ class Edge:
             entry.headers += self._cors.headers(headers)
         if exchange is not None:
             exchange.carry(entry.headers)
+            exchange.note = entry.note
             if self._compresses:
                 exchange.compresses = b"gzip" in headers.get(b"accept-encoding", b"")
         try:

@@ -125,7 +125,7 @@ class ModelRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        started = time.monotonic()
+        started, exchange = time.monotonic(), None
         try:
             if self._wrong_task is not None:
                 raise TaskError(self._wrong_task)
@@ -150,7 +150,7 @@ class ModelRoute:
             else:
                 await exchange.answer(head, answer)
         except ServedError as error:
-            await self._refuse(send, error)
+            await self._refuse(send, error, exchange)
         except ClientGoneError:
             self._count("499")
         except Exception as error:
@@ -250,10 +250,17 @@ class ModelRoute:
         if pending is not None:
             self.service.slot[metrics.NON_FINITE.first] += non_finite_in(pending)
 
-    async def _refuse(self, send: Send, error: ServedError) -> None:
+    async def _refuse(
+        self, send: Send, error: ServedError, exchange: Exchange | None = None
+    ) -> None:
+        """Answer with the error; by the exchange, once the body is read, as most are overload's."""
         status, body = self.error(error)
         self._count(str(status))
-        await send_answer(send, status, body, [JSON, *error_headers(error)])
+        headers = [JSON, *error_headers(error)]
+        if exchange is None:
+            await send_answer(send, status, body, headers)
+        else:
+            await exchange.answer(lines_of(headers), body, status)
 
     def _count(self, status: str) -> None:
         self.service.slot[self._words.get(status, self._words["other"])] += 1.0
