@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,17 @@ def _our_splade(encoder: Encoder, sequences: Sequences) -> Float32Array:
     return dense
 
 
+def _at_half(answer: Any) -> Tensor:
+    """Logits (texts, vocabulary) of the token half-way."""
+    logits: Tensor = answer.logits
+    return logits[:, logits.shape[1] // 2]
+
+
+def _our_at_half(encoder: Encoder, sequences: Sequences) -> Float32Array:
+    """The same from our encoder, which reads them where a mask stands."""
+    return encoder.logits(replace(sequences, marks=sequences.lengths // 2))
+
+
 PROBLEMS = (
     Problem("single label", Task.CLASSIFY, {"num_labels": 3}),
     Problem("pairs", Task.CLASSIFY, {"num_labels": 3}, pairs=True),
@@ -87,6 +98,14 @@ PROBLEMS = (
         theirs=_splade,
         ours=_our_splade,
         at_once=16,  # their logits are tokens x vocabulary
+    ),
+    Problem(
+        "masks",
+        Task.FILL_MASK,
+        head="ForMaskedLM",
+        theirs=_at_half,
+        ours=_our_at_half,
+        at_once=16,
     ),
 )
 
