@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -144,7 +145,7 @@ def test_numbers_move_under_load(browser: Browser, demo: Service) -> None:
             " && document.getElementById('spark-line').getAttribute('d').includes('L')",
             arg=before,
         )
-        assert page.inner_text("#padding") == "0%"  # nothing is padded on a CPU
+        assert re.fullmatch(r"\d{1,2}%", page.inner_text("#padding"))
         assert page.inner_text("#memory").endswith(("MB", "GB"))
 
 

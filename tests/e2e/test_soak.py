@@ -80,7 +80,8 @@ def test_many_clients_with_lists_of_all_sizes(
 ) -> None:
     """The demo model on a CPU, 64 clients: no error, and memory that does not grow."""
     memory: list[list[int]] = []
-    with service(real=True, device="cpu") as server:
+    # Small batches, or their largest would be met by chance, late, and with it the most memory.
+    with service(real=True, device="cpu", max_batch_tokens=1024) as server:
         processes = server.children()
         for _ in range(3):
             load = plan_of(server.url, long_seconds / 3)
@@ -93,7 +94,8 @@ def test_many_clients_with_lists_of_all_sizes(
             memory.append([resident(process) for process in processes])
         assert server.children() == processes
     for warm, last in zip(memory[0], memory[-1], strict=True):
-        assert last < warm * 1.05 + 8_000_000
+        # In a slice the first lap is too short to meet all sizes of batches.
+        assert last < warm * 1.05 + (8_000_000 if long_seconds > 30 else 40_000_000)
 
 
 def plan_of(url: str, seconds: float) -> Plan:

@@ -214,7 +214,7 @@ def test_python_of_the_documents_and_the_examples_runs(samples: Path) -> None:
         assert fault is None, f"{where}: {text}\n{fault}"
         promised = re.findall(r"^ *print\(.*\)  # (.*)$", text, re.M)
         assert not promised or said.splitlines() == promised, f"{where} prints\n{said}"
-    written = (samples / "labelled.csv").read_text(encoding="utf-8")
+    written = (samples / "reviews-labelled.csv").read_text(encoding="utf-8")
     shown = next(b for b in BLOCKS if b.language == "text" and b.text.startswith("id,text"))
     assert re.sub(r"\.\d+", "", written) == re.sub(r"\.\d+", "", shown.text)
 
