@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import uvicorn
 from uvicorn.server import ServerState
 
 from packhorse.channel import codec, listener
@@ -49,6 +48,7 @@ from packhorse.server.app import App
 from packhorse.server.connection import Connection
 from packhorse.server.dispatcher import Dispatcher
 from packhorse.server.engine_client import EngineClient, EngineLink
+from packhorse.server.http_server import uvicorn_config
 from packhorse.server.observations import Observations
 from packhorse.server.service import Service
 from packhorse.tokenizing.tokenizer import Tokenizer
@@ -304,17 +304,7 @@ class FrontEndRig:
             board=board,
             slot=board.slots[2],
         )
-        http = uvicorn.Config(
-            cast(Any, App(service)),
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-        )
+        http = uvicorn_config(App(service), drain_seconds=1)
         http.load()
         state = ServerState()
         state.default_headers = [(b"date", b"Mon, 01 Jan 2024 00:00:00 GMT")]
