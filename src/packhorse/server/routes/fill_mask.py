@@ -111,9 +111,7 @@ class FillMask(ModelRoute):
 
         def encode() -> Sequences:
             read.append(masks.encode(texts, truncate=truncate, direction=direction))
-            self.check_room(
-                len(read[0].sequences)
-            )  # of a text with several masks there are so many
+            self.check_room(len(read[0].sequences))  # a text has as many as it has masks
             self._check_size(texts, read[0], most)
             return read[0].sequences
 
