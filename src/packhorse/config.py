@@ -142,10 +142,11 @@ class EngineOptions:
     )
     without: tuple[str, ...] = option(
         (),
-        "Optimisations to switch off, separated by commas: "
+        "Optimisations to switch off, separated by commas or the flag repeated: "
         + "; ".join(f"{name}, {what}" for name, what in OPTIMISATIONS.items())
         + ".",
         _optimisations,
+        repeatable=True,
     )
 
 

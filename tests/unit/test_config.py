@@ -371,3 +371,7 @@ def test_flags_with_several_values_may_be_repeated() -> None:
     given = settings("--cors-allow-origin", "https://a.b", "--cors-allow-origin", "https://c.d")
     assert given.network.cors_allow_origin == ("https://a.b", "https://c.d")
     assert settings("--api-key", "a", "--api-key", "b") == settings("--api-key", "a,b")
+    assert settings("--without", "dedup", "--without", "overlap").engine.without == (
+        "dedup",
+        "overlap",
+    )
