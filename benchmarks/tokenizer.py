@@ -28,6 +28,7 @@ from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core, for `tokenizers` too
 
+from packhorse import __version__
 from packhorse.checkpoint import DEMO_MODEL, load_checkpoint
 from packhorse.tokenizing.tokenizer import Tokenizer
 
@@ -128,8 +129,12 @@ def machine() -> dict[str, object]:
 
 
 def versions() -> dict[str, str]:
-    names = ("packhorse", "nanotoken", "tokenizers", "numpy")
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+    names = ("nanotoken", "tokenizers", "numpy")
+    return {
+        "python": platform.python_version(),
+        "packhorse": __version__,
+        **{name: version(name) for name in names},
+    }
 
 
 def table(report: dict[str, object]) -> str:

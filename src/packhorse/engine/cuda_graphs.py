@@ -11,9 +11,11 @@ the tail too goes by tokens, and is in the trunk's graph.
 from __future__ import annotations
 
 import bisect
+import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 SPARE_BYTES = 16 << 20
 """How much unused memory is left to the allocator between captures."""
+
+OWN_THREAD = "thread_local"
+"""Whose calls a capture forbids: other threads may have an engine of their own at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,19 @@ def _doubled(bucket: int) -> int:
     return 1 << bucket.bit_length()
 
 
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """A graph of an earlier model that is collected during a capture makes the capture fail."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class ForwardGraphs:
     """The forward pass of one model over one set of buffers, replayed by bucket."""
 
@@ -137,11 +155,12 @@ class ForwardGraphs:
     def capture(self) -> None:
         """Capture every bucket, the largest first: the smaller ones then reuse its memory."""
         started = time.monotonic()
-        for tokens in reversed(self.token_buckets):
-            self._trunks[tokens] = self._captured(partial(self._trunk, tokens))
-        torch.cuda.empty_cache()
-        for sequences in () if self._per_token else reversed(self.sequence_buckets):
-            self._tails[sequences] = self._captured(partial(self._tail, sequences))
+        with _no_garbage_collected():
+            for tokens in reversed(self.token_buckets):
+                self._trunks[tokens] = self._captured(partial(self._trunk, tokens))
+            torch.cuda.empty_cache()
+            for sequences in () if self._per_token else reversed(self.sequence_buckets):
+                self._tails[sequences] = self._captured(partial(self._tail, sequences))
         logger.info(
             "captured %d trunk and %d tail graphs in %.2f s",
             len(self._trunks),
@@ -154,8 +173,20 @@ class ForwardGraphs:
         return self.token_buckets[bisect.bisect_left(self.token_buckets, num_tokens)]
 
     def sequence_bucket(self, num_sequences: int) -> int:
-        """The smallest captured number of sequences that holds ``num_sequences``."""
+        """The smallest captured number of sequences that holds ``num_sequences``.
+
+        A sparse tail is in the trunk's graph and reads the bounds of all sequences there can be.
+        """
+        if self._model.head.is_sparse:
+            return self._buffers.max_sequences
         return self.sequence_buckets[bisect.bisect_left(self.sequence_buckets, num_sequences)]
+
+    def close(self) -> None:
+        """Give the graphs' memory back; none of them may be running."""
+        for graph in (*self._trunks.values(), *self._tails.values()):
+            graph.reset()
+        self._trunks.clear()
+        self._tails.clear()
 
     def replay(self, tokens: int, sequences: int) -> None:
         """Run the trunk of this token bucket and the tail of this sequence bucket."""
@@ -169,7 +200,9 @@ class ForwardGraphs:
         if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE_BYTES:
             torch.cuda.empty_cache()  # what that run held, the capture would take once more
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode=OWN_THREAD
+        ):
             forward()
         return graph
 

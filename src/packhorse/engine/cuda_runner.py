@@ -160,6 +160,8 @@ class CudaRunner:
         torch.cuda.synchronize(self._device)
         if self._watcher is not None:
             self._watcher.close()
+        if self._graphs is not None:
+            self._graphs.close()
 
     def _even_batch(self, tokens: int) -> Sequences:
         """About ``tokens`` tokens in sequences of 32, the usual length of a sentence or two."""
