@@ -38,7 +38,7 @@ demo-accuracy: $(VENV)/.serve
 
 $(VENV)/.torch: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
 	touch $@
 
 $(VENV)/.serve: $(VENV)/.torch

@@ -71,3 +71,13 @@ def test_every_kernel_has_a_twin() -> None:
     for path in kernels.glob("*.py"):
         if path.stem not in no_operations:
             assert public(path) <= twins, path
+
+
+def test_make_asks_the_index_that_it_is_told_to() -> None:
+    def said(*words: str) -> str:
+        command = ["make", "--dry-run", "--always-make", "serve", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    index = "https://example.invalid/whl"
+    assert f"'torch==2.13.0' --index-url '{index}'" in said(f"TORCH_INDEX={index}")
+    assert "--index-url" not in said("TORCH_INDEX=")

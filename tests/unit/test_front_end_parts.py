@@ -98,7 +98,8 @@ def test_json_types_are_read(content_type: str) -> None:
         {"content_type": "application/x-www-form-urlencoded"},
         {"content_type": "application/json; charset=latin-1"},
         {"content_type": ""},
-        {"content_encoding": "gzip"},
+        {"content_encoding": "zstd"},
+        {"content_encoding": "gzip, gzip"},
     ],
 )
 def test_other_types_are_refused(headers: dict[str, str]) -> None:

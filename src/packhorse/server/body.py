@@ -1,4 +1,4 @@
-"""Reading a request's body: within the limit, and only what is declared as JSON.
+"""Reading a request's body: within the limit, plain or inflated, and only what is declared JSON.
 
 A missing content type is taken for JSON, as some clients send none. Another
 one is refused rather than guessed at: browsers send text/plain and forms to
@@ -7,10 +7,11 @@ any address without asking, so a web page could put a local server to work.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from packhorse.errors import PayloadTooLargeError, UnsupportedMediaTypeError
+from packhorse.server.inflating import inflated
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -24,10 +25,10 @@ class ClientGoneError(Exception):
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body.
+    """The whole body, as it was before it was compressed.
 
     Raises PayloadTooLargeError as soon as it is known, UnsupportedMediaTypeError,
-    or ClientGoneError.
+    MalformedRequestError for a broken compression, or ClientGoneError.
     """
     headers: dict[bytes, bytes] = scope["packhorse.headers"]
     declared = headers.get(b"content-length")
@@ -36,9 +37,6 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     content_type = headers.get(b"content-type")
     if content_type is not None and content_type != b"application/json":
         _check_content_type(content_type)
-    encoding = headers.get(b"content-encoding")
-    if encoding and encoding.strip().lower() != b"identity":
-        raise UnsupportedMediaTypeError("compressed bodies are not read: send plain JSON")
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGoneError
@@ -47,7 +45,19 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         body = await _rest(body, receive, limit)
     if len(body) > limit:
         raise _too_large(limit)
-    return body
+    encoding = encoding_of(headers)
+    if encoding is None:
+        return body
+    plain = await inflated(body, encoding, limit)
+    if plain is None:
+        raise _too_large(limit)
+    return plain
+
+
+def encoding_of(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """How a body is compressed; None for a plain one."""
+    encoding = headers.get(b"content-encoding")
+    return encoding if encoding and encoding.strip().lower() != b"identity" else None
 
 
 async def _rest(start: bytes, receive: Receive, limit: int) -> bytes:

@@ -9,10 +9,12 @@ from packhorse.errors import (
     ServedError,
     TooManyConnectionsError,
     UnauthorizedError,
+    UnsupportedMediaTypeError,
 )
 from packhorse.server.api_keys import CHALLENGE
 from packhorse.server.body import Headers as Headers
 from packhorse.server.body import Send
+from packhorse.server.inflating import ACCEPTED
 from packhorse.server.schemas import error_body
 
 JSON = (b"content-type", b"application/json")
@@ -36,7 +38,8 @@ async def send_error(send: Send, error: ServedError) -> None:
 
 
 def error_headers(error: ServedError) -> Headers:
-    """What its status asks for: Retry-After, in whole seconds, or how to say who one is."""
+    """What its status asks for: Retry-After, in whole seconds, how to say who one is, or which
+    compressions are read."""
     headers: Headers = []
     if isinstance(error, NotNowError):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
@@ -44,4 +47,6 @@ def error_headers(error: ServedError) -> Headers:
         headers.append((b"connection", b"close"))
     if isinstance(error, UnauthorizedError):
         headers.append(CHALLENGE)
+    if isinstance(error, UnsupportedMediaTypeError):
+        headers.append((b"accept-encoding", ACCEPTED))  # RFC 9110, section 12.5.3
     return headers

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp
 
-from packhorse.server.body import Message, Receive, Scope, Send
+from packhorse.errors import ServedError
+from packhorse.server.body import Message, Receive, Scope, Send, encoding_of
 from packhorse.server.edge import HEADERS
+from packhorse.server.inflating import inflated
 
 _WORD = b'"parameters"'
 
@@ -45,12 +47,22 @@ class OwnTask:
         while messages[-1].get("more_body", False) and size <= self._limit:
             size += len(messages[-1]["body"])
             messages.append(await receive())
-        route = self._pipeline if _has_parameters(messages) else self._own
+        body = b"".join([message.get("body", b"") for message in messages])
+        encoding = encoding_of(scope[HEADERS])
+        if encoding is not None and size <= self._limit:
+            body = await self._looked_into(body, encoding)
+        route = self._pipeline if _has_parameters(body) else self._own
         await route(scope, _again(messages, receive), send)
 
+    async def _looked_into(self, body: bytes, encoding: bytes) -> bytes:
+        """A compressed body, inflated; of one that cannot be nothing: the route says why."""
+        try:
+            return await inflated(body, encoding, self._limit) or b""
+        except ServedError:
+            return b""
 
-def _has_parameters(messages: list[Message]) -> bool:
-    body = b"".join([message.get("body", b"") for message in messages])
+
+def _has_parameters(body: bytes) -> bool:
     if _WORD not in body:
         return False
     try:
