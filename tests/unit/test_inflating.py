@@ -12,8 +12,7 @@ import pytest
 
 from packhorse.errors import MalformedRequestError, PayloadTooLargeError
 from packhorse.server import inflating
-from tests import tiny_checkpoints
-from tests.unit.test_app import Rig, rig
+from tests.unit.test_app import rig
 from tests.unit.test_front_end_parts import read
 
 PLAIN = b'{"inputs":"a good film"}'
@@ -128,17 +127,3 @@ def test_routes_read_compressed_bodies_the_models_own_too() -> None:
         return told["data"] if isinstance(told, dict) else told
 
     asyncio.run(main())
-
-
-def test_errors_of_compression_have_the_shape_of_the_route() -> None:
-    async def main(r: Rig) -> None:
-        headers = {"content-encoding": "gzip"}
-        broken = await r.client.post("/v1/embeddings", content=b"x", headers=headers)
-        assert broken.status_code == 400
-        assert broken.json()["error"]["type"] == "invalid_request_error"
-
-    async def embedder() -> None:
-        async with rig(tiny_checkpoints.shared("bert", head="Model", num_labels=None)) as r:
-            await main(r)
-
-    asyncio.run(embedder())
