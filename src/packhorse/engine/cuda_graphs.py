@@ -22,6 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from packhorse.engine.cuda_slots import header_and_ids, header_room
 from packhorse.kernels import Ops
 from packhorse.models.backend import Layout
 from packhorse.models.encoder import PackedEncoder, TrunkBuffers
@@ -39,6 +40,7 @@ OWN_THREAD = "thread_local"
 class DeviceBuffers:
     """Everything a replayed graph reads and writes, allocated once.
 
+    inputs      int32 (H + T,), in which the next two are, so that one copy brings both
     header      int32 (1 + M + 1 + M,): number of sequences, cu_seqlens, segment starts
     input_ids   int32 (T,)
     positions, starts, ends, token_types   int32 (T,), made on the device from the header
@@ -48,6 +50,7 @@ class DeviceBuffers:
     for at most T tokens and M sequences.
     """
 
+    inputs: Tensor
     header: Tensor
     input_ids: Tensor
     positions: Tensor
@@ -68,9 +71,12 @@ class DeviceBuffers:
         def row(length: int) -> Tensor:
             return torch.zeros(length, dtype=torch.int32, device=device)
 
+        inputs = row(header_room(max_sequences) + max_tokens)
+        header, input_ids = header_and_ids(inputs, max_sequences)
         return cls(
-            header=row(2 * max_sequences + 2),
-            input_ids=row(max_tokens),
+            inputs=inputs,
+            header=header,
+            input_ids=input_ids,
             positions=row(max_tokens),
             starts=row(max_tokens),
             ends=row(max_tokens),

@@ -143,7 +143,7 @@ class CudaRunner:
 
     def warm_up_batches(self) -> Iterator[Sequences]:
         for tokens in (32, 1024, self.max_tokens):
-            yield self._even_batch(tokens)
+            yield self._even_batch(min(tokens, self.max_tokens))
 
     def memory(self) -> dict[str, int]:
         """Bytes on the device: reserved by PyTorch here, and in use by everybody."""
@@ -225,7 +225,7 @@ class CudaRunner:
         self.padding_tokens += tokens - batch.num_tokens
         slot.fill(batch, tokens, sequences, self._architecture.pad_token_id)
         slot.started.record(self._stream)
-        self._copy_in(slot, tokens)
+        slot.copy_to(self._buffers.inputs, tokens)
         graphs.replay(tokens, sequences)
         rows = batch.num_tokens if self._per_token else len(batch)
         values = self._buffers.values[:rows]
@@ -242,7 +242,7 @@ class CudaRunner:
         tokens, count = batch.num_tokens, len(batch)
         slot.fill(batch, tokens, count, self._architecture.pad_token_id)
         slot.started.record(self._stream)
-        self._copy_in(slot, tokens)
+        slot.copy_to(self._buffers.inputs, tokens)
         layout = self._eager_layout(tokens, count)
         model = self._counted
         if batch.position_ids is not None:
@@ -263,10 +263,6 @@ class CudaRunner:
             values = slot.values[: len(result)].copy_(result, non_blocking=True)
         slot.finished.record(self._stream)
         return values
-
-    def _copy_in(self, slot: Slot, tokens: int) -> None:
-        self._buffers.header.copy_(slot.header, non_blocking=True)
-        self._buffers.input_ids[:tokens].copy_(slot.input_ids[:tokens], non_blocking=True)
 
     def _eager_layout(self, tokens: int, count: int) -> Layout:
         buffers = self._buffers

@@ -10,24 +10,43 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from packhorse.engine.model_runner import checked_output
 from packhorse.engine.sparse_output import sparse_rows
 from packhorse.request import Int32Array, Output, Sequences
+
+ALIGNED = 32
+"""Numbers of 4 bytes that what follows the header starts at a multiple of, as kernels like it."""
+
+
+def header_room(max_sequences: int) -> int:
+    """H: numbers of the header, 2 M + 2, and what is left free behind it."""
+    return -(-(2 * max_sequences + 2) // ALIGNED) * ALIGNED
+
+
+def header_and_ids(inputs: Tensor, max_sequences: int) -> tuple[Tensor, Tensor]:
+    """Header (2 M + 2,) and input ids (T,) of int32 (H + T,)."""
+    return inputs[: 2 * max_sequences + 2], inputs[header_room(max_sequences) :]
 
 
 class Slot:
     """Pinned host memory for one batch in flight: what goes in, and what comes out."""
 
     def __init__(self, max_tokens: int, max_sequences: int, width: int, max_rows: int) -> None:
-        self.header = torch.zeros(2 * max_sequences + 2, dtype=torch.int32, pin_memory=True)
-        self.input_ids = torch.zeros(max_tokens, dtype=torch.int32, pin_memory=True)
+        room = header_room(max_sequences)
+        self.inputs = torch.zeros(room + max_tokens, dtype=torch.int32, pin_memory=True)
         self.values = torch.zeros(max_rows, width, pin_memory=True)
         self.started = torch.cuda.Event(enable_timing=True)
         self.finished = torch.cuda.Event(enable_timing=True)
-        self._header = self.header.numpy()
-        self._input_ids = self.input_ids.numpy()
-        self._max_sequences = max_sequences
+        header, input_ids = header_and_ids(self.inputs, max_sequences)
+        self._header, self._input_ids = header.numpy(), input_ids.numpy()
+        self._room, self._max_sequences = room, max_sequences
+
+    def copy_to(self, inputs: Tensor, tokens: int) -> None:
+        """Header and so many ids to the same places on the device, without waiting for it."""
+        filled = self._room + tokens
+        inputs[:filled].copy_(self.inputs[:filled], non_blocking=True)
 
     def fill(self, batch: Sequences, tokens: int, sequences: int, pad_token_id: int) -> None:
         """Write a batch, padded to ``tokens`` and ``sequences``.
