@@ -38,7 +38,8 @@ def _load(report: dict[str, Any]) -> str:
     return (
         f"load          {loop} {report['connections']} connections, "
         f"{report['processes']} processes{' that poll' if report['polls'] else ''}, "
-        f"{sizes} texts a request, {report['distinct_bodies']:,} bodies, {digits(report['duration_seconds'])} s"
+        f"{sizes} texts a request, {report['distinct_bodies']:,} bodies, "
+        f"{digits(report['duration_seconds'])} s"
     )
 
 
