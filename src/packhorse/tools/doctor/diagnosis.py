@@ -30,7 +30,8 @@ def seen_lines(examination: Examination) -> list[str]:
     ]
     if seen.get("forward_passes"):
         lines.append(
-            f"{seen['forward_passes']} forward passes of {seen['module']} on {seen['device']} in "
+            f"{seen['forward_passes']} forward pass{'es' if seen['forward_passes'] > 1 else ''} "
+            f"of {seen['module']} on {seen['device']} in "
             f"{seen['dtype']}, {digits(seen['texts_a_pass'])} texts a pass"
         )
     if "tokenizing_texts_per_second" in seen:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -36,6 +36,8 @@ from packhorse.tools.doctor.script import Place, Program, load
 
 FEWEST, IN_A_CALL = 8, 4
 """Texts that are examined at least, and in the calls of which there are many."""
+
+T = TypeVar("T")
 
 ROUNDS, SECONDS = 3, 0.3
 """Of plain calls: at least so many, and so long."""
@@ -86,6 +88,8 @@ def _report(assignment: Assignment) -> Report:
 
 def _line_of(error: BaseException, file: Path) -> str:
     """The innermost line of the script itself that it came through."""
+    if isinstance(error, SyntaxError) and Path(error.filename or "").name == file.name:
+        return f"{file.name}:{error.lineno}"  # nothing has run that could be in a traceback
     frames = traceback.extract_tb(error.__traceback__)
     own = [f.lineno for f in frames if Path(f.filename).name == file.name]
     return f"{file.name}:{own[-1]}" if own else f"not in {file.name}"
@@ -111,7 +115,10 @@ def examine(place: Place, program: Program, texts: Sequence[str], seconds: float
     skipped: list[str] = []
     few = partial(program, spread(chosen, IN_A_CALL))
     if _is_on_gpu(passes) or (torch.cuda.is_initialized() and not passes):
-        of_device, more = device_faults.find(call, passes, len(chosen), rate)
+        looked = _tried(
+            lambda: device_faults.find(call, passes, len(chosen), rate), "the GPU's work", skipped
+        )
+        of_device, more = looked or ([], {})
         found += of_device
         seen |= more
         device = device_of(passes) if passes else torch.device("cuda")
@@ -123,7 +130,8 @@ def examine(place: Place, program: Program, texts: Sequence[str], seconds: float
     if not _is_on_gpu(passes):
         found.append(host_faults.threads(call, len(chosen), hardware.cpus))
     found.append(host_faults.tokenizer(tokenizing, rate))
-    found = [*model_faults.find(passes, len(chosen), rate, hardware), *found]  # changes the model
+    of_model = model_faults.find(passes, len(chosen), rate, hardware, skipped)  # changes the model
+    found = [*of_model, *found]
     return Examination(
         str(place), len(chosen), rate, seen, [each for each in found if each is not None], skipped
     )
@@ -142,7 +150,7 @@ def _is_on_gpu(passes: Sequence[ForwardPass]) -> bool:
     return bool(passes) and device_of(passes).type == "cuda"
 
 
-def _tried(find: Callable[[], Finding | None], name: str, skipped: list[str]) -> Finding | None:
+def _tried(find: Callable[[], T | None], name: str, skipped: list[str]) -> T | None:
     """A program may bear no instrument: compiled code refuses dispatch modes, for one."""
     try:
         return find()

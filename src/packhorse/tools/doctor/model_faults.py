@@ -1,46 +1,62 @@
 """What is wrong with how a model is run: batches, padding, type; found in its forward passes.
 
-Each cost is measured: the passes are run again as they were, and without the fault.
+Each cost is measured: the passes are run again as they were, and without the fault. Not every
+model bears that (one may keep what it saw last): then the fault is named, and its cost not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 
 import torch
 
 from packhorse.hardware import Hardware
 from packhorse.tools.doctor import replay
 from packhorse.tools.doctor.findings import Finding, gain
-from packhorse.tools.doctor.passes import ForwardPass, size_of
+from packhorse.tools.doctor.passes import ForwardPass, is_quantized, size_of
 
 WASTE = 0.2
 """Share of computed tokens that may be padding beyond the longest text: multiples of 8 are fine."""
 
-FEW_ROWS = 1
-
 
 def find(
-    passes: Sequence[ForwardPass], texts: int, texts_per_second: float, hardware: Hardware
+    passes: Sequence[ForwardPass],
+    texts: int,
+    texts_per_second: float,
+    hardware: Hardware,
+    skipped: list[str],
 ) -> list[Finding]:
-    """Findings of one call with ``texts`` texts. The modules are in another type afterwards."""
+    """Findings of one call with ``texts`` texts. The modules are in another type afterwards.
+
+    skipped  gets a line for each cost that could not be measured
+    """
     if not passes:
         return []
     kept = [one for one in passes if one.args or one.kwargs]
-    per_text = len(passes) / len(kept) / texts
-    base = replay.seconds(kept)
+    base: float | None = None
 
-    def costs(changed: Sequence[ForwardPass]) -> float:
-        return gain(texts_per_second, (base - replay.seconds(changed)) * per_text)
+    def costs(name: str, without: Callable[[], Sequence[ForwardPass]]) -> float:
+        nonlocal base
+        try:
+            base = replay.seconds(kept) if base is None else base
+            saved = base - replay.seconds(without())
+        except Exception as error:
+            traceback.print_exc()
+            skipped.append(f"the cost of {name}: {type(error).__name__} when it was run without")
+            return 0.0
+        return gain(texts_per_second, saved * len(passes) / len(kept) / texts)
 
     found = []
-    if len(passes) > 1 and all(one.rows == FEW_ROWS for one in passes):
-        found.append(_single(passes, texts, costs(replay.together(kept))))
+    if len(passes) > 1 and all(one.rows == 1 for one in passes):
+        cost = costs("single-text-batches", lambda: replay.together(kept))
+        found.append(_single(passes, texts, cost))
     if (waste := fixed_waste(passes)) >= WASTE:
-        found.append(_padding(passes, waste, costs(replay.trimmed(kept))))
+        cost = costs("fixed-padding", lambda: replay.trimmed(kept))
+        found.append(_padding(passes, waste, cost))
     half = faster_type(replay.device_of(kept), hardware)
     if half is not None and type_of(passes) == torch.float32:
-        found.append(_float32(half, costs(replay.in_type(kept, half))))
+        found.append(_float32(half, costs("fp32", lambda: replay.in_type(kept, half))))
     return found
 
 
@@ -58,9 +74,14 @@ def fixed_waste(passes: Sequence[ForwardPass]) -> float:
 
 
 def type_of(passes: Sequence[ForwardPass]) -> torch.dtype:
-    """In which most of the model is computed: autocast's type, else that of most parameters."""
+    """In which most of the model is computed: autocast's type, else that of most parameters.
+
+    Where dense layers have weights of 8 bits these decide, however large the embedding is.
+    """
     if passes[0].autocast is not None:
         return passes[0].autocast
+    if is_quantized(passes[0].module):
+        return torch.qint8
     counts: dict[torch.dtype, int] = {}
     for parameter in passes[0].module.parameters():
         counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()

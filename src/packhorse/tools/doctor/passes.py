@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -15,9 +16,13 @@ import torch
 from torch import Tensor, nn
 
 KEPT = 16
-"""Passes whose inputs are kept, to be run again; of the others only their shapes."""
+"""Passes of a module whose inputs are kept, to be run again; of the others only their shapes."""
 
 _IDS, _MASK = "input_ids", "attention_mask"
+
+_PACKED, _QUANTIZED = "torch.ao.nn.quantized", "torchao."
+"""Where modules are from whose weights are 8-bit numbers and no parameters, and where parameters
+that say float32 of themselves and are 8-bit numbers."""
 
 
 @dataclass(slots=True)
@@ -44,7 +49,11 @@ class ForwardPass:
 
 
 class Recorder:
-    """Passes in the order in which they began, of all threads."""
+    """Passes in the order in which they began, of all threads.
+
+    A pass is the outermost call of a module that is given a tensor, by itself or in a dictionary.
+    Into a module that is given strings, and tokenizes them, it looks.
+    """
 
     def __init__(self, script: Path) -> None:
         self._folder = str(script.resolve().parent)
@@ -64,11 +73,11 @@ class Recorder:
         original = nn.Module.__call__
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._local, "is_inside", False):
+            is_inside = getattr(self._local, "is_inside", False)
+            if is_inside or not self._note(module, args, kwargs, sys._getframe(1)):
                 return original(module, *args, **kwargs)
             self._local.is_inside = True
             try:
-                self._note(module, args, kwargs, sys._getframe(1))
                 return original(module, *args, **kwargs)
             finally:
                 self._local.is_inside = False
@@ -81,14 +90,16 @@ class Recorder:
 
     def _note(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType
-    ) -> None:
-        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim()]
+    ) -> bool:
+        """Whether it is a pass; if so, it is remembered."""
+        named = _named(args, kwargs)
+        tensors = [v for v in (*args, *named.values()) if isinstance(v, Tensor) and v.dim()]
         if not tensors:
-            return
-        ids = _ids(tensors, kwargs)
+            return False
+        ids = _ids(tensors, named)
         rows = (tensors[0] if ids is None else ids).shape[0]
-        mask = None if ids is None else _real(ids, kwargs, module)
-        is_kept = sum(bool(p.args or p.kwargs) for p in self._passes) < KEPT
+        mask = None if ids is None else _real(ids, named, module)
+        is_kept = sum(p.module is module for p in self._passes) < KEPT
         kind = tensors[0].device.type
         self._passes.append(
             ForwardPass(
@@ -106,11 +117,29 @@ class Recorder:
                 kwargs={name: _kept(value) for name, value in kwargs.items()} if is_kept else {},
             )
         )
+        return True
 
 
 def size_of(module: nn.Module) -> int:
-    """Numbers in its parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Numbers in its parameters, and in weights that are packed."""
+    packed = sum(
+        int(getattr(each, "in_features", 0)) * int(getattr(each, "out_features", 0))
+        for each in module.modules()
+        if _is_packed(each)
+    )
+    return packed + sum(parameter.numel() for parameter in module.parameters())
+
+
+def is_quantized(module: nn.Module) -> bool:
+    """Whether some of its weights are 8-bit numbers, whatever type they say they have."""
+    parameters = (type(each).__module__ for each in module.parameters())
+    return any(map(_is_packed, module.modules())) or any(
+        name.startswith(_QUANTIZED) for name in parameters
+    )
+
+
+def _is_packed(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(_PACKED)
 
 
 def lines_of(frame: FrameType | None, folder: str) -> list[str]:
@@ -126,21 +155,36 @@ def lines_of(frame: FrameType | None, folder: str) -> list[str]:
 
 def _kept(value: Any) -> Any:
     """A copy: programs write the next batch into the same buffers."""
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, MutableMapping):
+        kept = copy(value)
+        kept.update({key: _kept(each) for key, each in value.items()})
+        return kept
+    return value
 
 
-def _ids(tensors: list[Tensor], kwargs: dict[str, Any]) -> Tensor | None:
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What is given by a name, as a keyword or in a dictionary among the arguments."""
+    named: dict[str, Any] = {}
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Mapping):
+            named |= {str(key): each for key, each in value.items()}
+    return named | kwargs
+
+
+def _ids(tensors: list[Tensor], named: dict[str, Any]) -> Tensor | None:
     """The token ids (rows, width) among the inputs: by name, else the first whole numbers."""
-    named = kwargs.get(_IDS)
-    if isinstance(named, Tensor) and named.dim() == 2:
-        return named
+    ids = named.get(_IDS)
+    if isinstance(ids, Tensor) and ids.dim() == 2:
+        return ids
     whole = (t for t in tensors if t.dim() == 2 and not t.is_floating_point())
     return next(whole, None)
 
 
-def _real(ids: Tensor, kwargs: dict[str, Any], module: nn.Module) -> Tensor | None:
+def _real(ids: Tensor, named: dict[str, Any], module: nn.Module) -> Tensor | None:
     """(rows, width) bool, true where a token is no padding; None where that cannot be told."""
-    mask = kwargs.get(_MASK)
+    mask = named.get(_MASK)
     if isinstance(mask, Tensor) and mask.shape == ids.shape:
         return mask != 0
     pad = getattr(getattr(module, "config", None), "pad_token_id", None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,8 @@ def run(one: ForwardPass) -> Any:
         torch.no_grad(),
         torch.autocast(device.type, one.autocast, enabled=one.autocast is not None),
     ):
-        return one.module(*one.args, **one.kwargs)
+        again = _mapped([one], lambda values: values[0])  # some write into a dictionary
+        return again.module(*again.args, **again.kwargs)
 
 
 def seconds(passes: Sequence[ForwardPass], after: Callable[[Any], None] | None = None) -> float:
@@ -106,12 +108,18 @@ def _joined(group: Sequence[ForwardPass]) -> ForwardPass:
 def _mapped(group: Sequence[ForwardPass], change: Callable[[list[Tensor]], Tensor]) -> ForwardPass:
     """The first pass, each tensor among its inputs made anew from those of all passes."""
     first = group[0]
-    args = tuple(
-        change([one.args[i] for one in group]) if isinstance(value, Tensor) else value
-        for i, value in enumerate(first.args)
-    )
-    kwargs = {
-        name: change([one.kwargs[name] for one in group]) if isinstance(value, Tensor) else value
-        for name, value in first.kwargs.items()
-    }
+    args = tuple(_changed([one.args[i] for one in group], change) for i in range(len(first.args)))
+    kwargs = {name: _changed([one.kwargs[name] for one in group], change) for name in first.kwargs}
     return replace(first, args=args, kwargs=kwargs)
+
+
+def _changed(values: list[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
+    """One argument of all passes as one; tensors in dictionaries, too."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        return change(values)
+    if isinstance(first, MutableMapping):
+        made = copy(first)
+        made.update({key: _changed([each[key] for each in values], change) for key in first})
+        return made
+    return first

@@ -8,17 +8,26 @@ import time
 from types import FrameType, TracebackType
 from typing import Self
 
+from torch import nn
+
 INTERVAL = 0.002
 """Seconds between two looks."""
 
 _LIBRARIES = ("/tokenizers/", "/tokenization_", "/sentencepiece/", "/nltk/", "/spacy/")
 _OURS = "/packhorse/tokenizing/"
+_MODULE = nn.modules.module.__file__
+"""Where calls of a ``torch.nn.Module`` go through."""
 
 
 def is_tokenizing(frame: FrameType | None) -> bool:
-    """Whether a tokenizer's code is on this stack: a library's file, or a function of that name."""
+    """Whether a tokenizer's code is on this stack: a library's file, or a function of that name.
+
+    A model that such a function calls (``tokenize_and_predict``) is no part of it.
+    """
     while frame is not None:
         name = frame.f_code.co_filename
+        if name == _MODULE:
+            return False
         if "tokeniz" in frame.f_code.co_name or any(p in name for p in (*_LIBRARIES, _OURS)):
             return True
         frame = frame.f_back

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,15 +91,22 @@ class Program:
 
     @classmethod
     def of(cls, function: Callable[..., Any], calls: str) -> Program:
-        """``calls`` is one of CALLS."""
+        """``calls`` is one of CALLS.
+
+        Raises ConfigError for a coroutine function: nothing runs when it is called.
+        """
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                "--script: the callable is asynchronous; name a plain function that runs it, with "
+                "asyncio.run for one"
+            )
         if calls == AUTO:
             calls = TEXT if takes_one_text(function) else LIST
         return cls(function, calls)
 
     def __call__(self, texts: Sequence[str]) -> None:
-        """Answer all texts; the answers are dropped."""
-        if self.calls == LIST:
-            self.function(list(texts))
-            return
-        for text in texts:
-            self.function(text)
+        """Answer all texts; the answers are dropped, those that are made when asked for, too."""
+        for given in [list(texts)] if self.calls == LIST else texts:
+            answer = self.function(given)
+            if isinstance(answer, Iterator):
+                deque(answer, maxlen=0)
