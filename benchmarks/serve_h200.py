@@ -5,12 +5,11 @@
 
 A checkpoint of bert-base's shape with random weights, 10,000 distinct bodies,
 nothing answered from a cache or computed once for two. For each number of front
-ends a server is started, and four loads are put on it, all closed loops:
+ends a server is started, and three loads are put on it, all closed loops:
 
     one       one review a request, many connections: requests a second
     batches   32 texts of exactly 50 tokens a request: tokens a second
     alone     one review a request, one connection: its latency
-    polled    the same, with a client that does not sleep while it waits
 
 The best of each over the numbers of front ends is what is reported; every
 single run is in the JSON file, with what the server itself counted beside it.
@@ -54,7 +53,6 @@ def main() -> int:
         folder, weights = model_folder(given.model, Path(scratch))
         reviews = read_texts(None)
         texts = {"one": reviews, "batches": texts_of(TOKENS, folder, reviews), "alone": reviews}
-        texts["polled"] = reviews
         runs = [
             run
             for front_ends in given.front_ends
@@ -91,7 +89,7 @@ def arguments() -> argparse.Namespace:
         "--without", action="append", default=[], metavar="NAME", help="an optimisation, to compare"
     )
     parser.add_argument(
-        "--loads", type=lambda text: text.split(","), default=["one", "batches", "alone", "polled"]
+        "--loads", type=lambda text: text.split(","), default=["one", "batches", "alone"]
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--commit", help="what to record where the sources are no git checkout")
@@ -140,7 +138,6 @@ def run_one(
         "one": given.connections,
         "batches": given.batch_connections,
         "alone": 1,
-        "polled": 1,
     }[load]
     plan = Plan(
         target=target_of(server.url),
@@ -156,7 +153,6 @@ def run_one(
         warm_up=1.0,
         duration=given.seconds,
         timeout=30.0,
-        polls=load == "polled",
     )
     before = answered(server)
     report = measure(plan, server=server)
@@ -219,10 +215,9 @@ def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
         best["batches"] = figures(
             batches, "tokens_per_second", "texts_per_second", "engine_cpu_us_per_text"
         )
-    for load in ("alone", "polled"):
-        if found := of(runs, load):
-            alone = min(found, key=lambda run: run["latency_ms"]["p50"])
-            best[load] = figures(alone) | {"p50_ms": alone["latency_ms"]["p50"]}
+    if runs_alone := of(runs, "alone"):
+        alone = min(runs_alone, key=lambda run: run["latency_ms"]["p50"])
+        best["alone"] = figures(alone) | {"p50_ms": alone["latency_ms"]["p50"]}
     return best
 
 

@@ -362,19 +362,6 @@ def test_requests_of_an_open_loop_wait_for_a_connection_and_it_counts() -> None:
     assert "waited for a free connection" in summary(report)
 
 
-def test_a_load_process_that_polls_does_not_sleep_and_is_not_called_busy_for_it() -> None:
-    used = {}
-    for polls in (False, True):
-        with stub(lambda _: answer(GOOD)) as target:
-            report = measure(plan(target=target, rate=10.0, duration=0.5, polls=polls))
-        assert report["polls"] is polls
-        assert report["sent"] == report["answered_2xx"]
-        assert not any("of a core" in reason for reason in report["generator"]["reasons"])
-        assert ("that poll" in summary(report)) is polls
-        (used[polls],) = report["generator"]["cpu"]
-    assert used[True] > 0.1 > used[False]
-
-
 def test_a_load_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a plan that is larger than the buffer of a pipe: nobody reads it."""
     monkeypatch.setattr(crew, "serve_parent", dies)

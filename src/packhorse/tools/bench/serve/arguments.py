@@ -52,11 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: 64, in an open loop as many as may be on their way at once, 1024",
     )  # fmt: skip
     load.add_argument("--processes", type=_positive, help="of the load generator")
-    load.add_argument(
-        "--poll", action="store_true",
-        help="load processes never sleep, so that waking them does not count as latency; each "
-        "takes a core for itself",
-    )  # fmt: skip
     load.add_argument("--warm-up", type=_seconds, default=2.0, metavar="S", help="%(default)s")
     load.add_argument("--duration", type=_above_zero, default=10.0, metavar="S", help="%(default)s")
     load.add_argument(
@@ -92,7 +87,6 @@ def plan_of(arguments: argparse.Namespace, target: Target) -> Plan:
         duration=arguments.duration,
         timeout=arguments.timeout,
         seed=arguments.seed,
-        polls=arguments.poll,
     )
     check_plan(plan)
     return plan

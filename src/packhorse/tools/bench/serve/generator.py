@@ -110,8 +110,6 @@ class _Generator:
         self._pipe.send(None)
         start = await asyncio.get_running_loop().run_in_executor(None, self._pipe.recv)
         measured = start + plan.warm_up
-        if plan.polls:
-            self._poll()
         beating = asyncio.create_task(self._beat(measured))
         watching = asyncio.create_task(self._watch_timeouts())
         sending = asyncio.create_task(self._sending.run(start, measured + plan.duration))
@@ -131,11 +129,6 @@ class _Generator:
             self._made - self._wanted,
             self._distinct,
         )
-
-    def _poll(self) -> None:
-        """Called in each turn of the loop, which waits for nothing as long as it is."""
-        if not self._is_over:
-            asyncio.get_running_loop().call_soon(self._poll)
 
     async def _connect_all(self) -> None:
         try:

@@ -19,8 +19,6 @@ class Plan:
                   way, in an open loop they are the most requests that are on their way at once
     rate          requests a second of all processes together, or None for a closed loop
     timeout       a request that has no answer after so long is given up
-    polls         load processes look for answers without pause and never sleep, so that the time
-                  it takes to wake them does not count as the server's
     """
 
     target: Target
@@ -37,7 +35,6 @@ class Plan:
     duration: float
     timeout: float
     seed: int = 0
-    polls: bool = False
 
     def connections_of(self, process: int) -> int:
         """The part of one process."""

@@ -71,7 +71,6 @@ def report_of(
         "rate": plan.rate,
         "connections": plan.connections,
         "processes": plan.processes,
-        "polls": plan.polls,
         "batches": list(plan.batches) if not plan.bodies else None,
         "distinct_bodies": sum(share.distinct for share in shares),
         "warm_up_seconds": plan.warm_up,
@@ -100,7 +99,7 @@ def report_of(
             "texts": int(rows.where(rows.is_right)["texts"].sum()),
             "tokens": _sum(rows.where(rows.is_right)["tokens"], 1.0),
         },
-        "generator": generator_report(shares, plan.polls),
+        "generator": generator_report(shares),
     }
 
 
@@ -137,16 +136,13 @@ def spread(values: Numbers) -> dict[str, float] | None:
     }
 
 
-def generator_report(shares: Sequence[Share], polls: bool = False) -> dict[str, Any]:
-    """How the load processes fared, and whether they are what was measured.
-
-    ``polls``: they use all of a core by intention.
-    """
+def generator_report(shares: Sequence[Share]) -> dict[str, Any]:
+    """How the load processes fared, and whether they are what was measured."""
     beats = _p99(np.concatenate([share.beats for share in shares]))
     late = _p99(np.concatenate([share.late for share in shares]))
     cpu = max(share.cpu for share in shares)
     reasons = []
-    if cpu >= BUSY_CPU and not polls:
+    if cpu >= BUSY_CPU:
         reasons.append(f"a load process used {cpu:.0%} of a core: give it more --processes")
     if beats >= LATE_SECONDS:
         reasons.append(f"event loops of load processes were {beats * 1000:.0f} ms late (p99)")

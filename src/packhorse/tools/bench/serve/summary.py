@@ -37,9 +37,8 @@ def _load(report: dict[str, Any]) -> str:
     sizes = "/".join(map(str, report["batches"])) if report["batches"] else "?"
     return (
         f"load          {loop} {report['connections']} connections, "
-        f"{report['processes']} processes{' that poll' if report['polls'] else ''}, "
-        f"{sizes} texts a request, {report['distinct_bodies']:,} bodies, "
-        f"{digits(report['duration_seconds'])} s"
+        f"{report['processes']} processes, {sizes} texts a request, "
+        f"{report['distinct_bodies']:,} bodies, {digits(report['duration_seconds'])} s"
     )
 
 
