@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 from numpy.typing import NDArray
 
@@ -103,6 +103,13 @@ class Base:
             allow_pickle=config.model.allow_pickle,
         )
         self._loaded = Loaded(config, checkpoint)
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError: to be copied, or sent to another process, is not for an encoder."""
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied: its model belongs to a thread of "
+            "this process; threads share one, and other processes make their own"
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -377,4 +384,9 @@ class Encoder(Base):
         return joined([self._loaded.engine.submit(sequences).result()]).values
 
     def _run(self, plan: Plan[Result]) -> Result:
-        return plan.result([piece.result() for piece in plan.submit(Call())])
+        call = Call()
+        try:
+            return plan.result([piece.result() for piece in plan.submit(call)])
+        except BaseException:  # Ctrl-C above all: what nobody waits for would hold up the next call
+            call.give_up()
+            raise

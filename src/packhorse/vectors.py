@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def finished(
 
 def checked_dimensions(dimensions: int, width: int) -> int:
     """Raises ValidationError unless a vector of ``width`` numbers has so many."""
-    if not 1 <= dimensions <= width:
+    if not isinstance(dimensions, SupportsIndex) or not 1 <= dimensions <= width:
         raise ValidationError(
             f"`dimensions` is {dimensions}; this model's vectors have {width} numbers, so 1 to "
             f"{width} are possible"

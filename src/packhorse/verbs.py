@@ -5,12 +5,12 @@ Each verb is a ``Plan``, which ``Encoder`` waits for and ``AsyncEncoder`` awaits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -298,9 +298,15 @@ def fill_mask(
 
 
 def checked_inputs(inputs: Iterable[TextOrPair]) -> Sequence[TextOrPair]:
-    """The inputs as a list. Raises ValidationError for one text in place of it."""
-    if isinstance(inputs, str):
+    """The inputs as a list. Raises ValidationError for one text in place of it, and for what would
+    be iterated over by its names, such as a table."""
+    if isinstance(inputs, (str, bytes, bytearray)):
         raise ValidationError("give a list of texts, not one text: ['…']")
+    if isinstance(inputs, Mapping) or hasattr(inputs, "columns"):
+        raise ValidationError(
+            f"give a list of texts or pairs, not a {type(inputs).__name__}: a pair is (text, text) "
+            "in the list, and of a table one column is given"
+        )
     return inputs if isinstance(inputs, list) else list(inputs)
 
 
@@ -358,8 +364,8 @@ def _checked_top_k(top_k: int | None) -> int | None:
 
 def checked_top_k(top_k: int) -> int:
     """Raises ValidationError."""
-    if top_k < 1:
-        raise ValidationError(f"top_k must be at least 1, not {top_k}")
+    if not isinstance(top_k, SupportsIndex) or top_k < 1:
+        raise ValidationError(f"top_k must be at least 1 and a whole number, not {top_k!r}")
     return top_k
 
 

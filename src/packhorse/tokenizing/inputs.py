@@ -22,6 +22,8 @@ class Inputs:
     is_pair  bool (N,), or None when all inputs are texts
     first_only  whether of pairs the first text alone is cut, and not the longer one first
     first    the index that the caller knows all[0] by
+    most     tokens that a sequence may have, special tokens included; None: the model's limit
+    most_of_second  tokens of a pair's second text that are read, however long; None: all
     """
 
     all: list[Any]
@@ -30,6 +32,8 @@ class Inputs:
     direction: Direction
     first_only: bool = False
     first: int = 0
+    most: int | None = None
+    most_of_second: int | None = None
 
     @classmethod
     def checked(
@@ -38,13 +42,23 @@ class Inputs:
         truncate: bool,
         direction: Direction,
         first_only: bool = False,
+        most: int | None = None,
+        most_of_second: int | None = None,
     ) -> Inputs:
         """Raises ValidationError for what is neither text nor pair."""
         if isinstance(inputs, (str, bytes)):
             raise ValidationError("inputs must be a list of texts or pairs, not one text")
         listed = inputs if type(inputs) is list else list(inputs)
         is_pair = None if set(map(type, listed)) <= {str} else _pairs_among(listed)
-        return cls(listed, is_pair, truncate, direction, first_only)
+        return cls(
+            listed,
+            is_pair,
+            truncate,
+            direction,
+            first_only,
+            most=most,
+            most_of_second=most_of_second,
+        )
 
     def only(self, i: int) -> Inputs:
         """Input ``i`` alone."""

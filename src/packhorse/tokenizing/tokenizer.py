@@ -14,7 +14,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NoReturn, get_args
+from typing import NoReturn, SupportsIndex, get_args
 
 import numpy as np
 import tokenizers
@@ -135,12 +135,15 @@ class Tokenizer:
         truncate: bool = True,
         direction: Direction | None = None,
         first_only: bool = False,
+        most: int | None = None,
+        most_of_second: int | None = None,
     ) -> Sequences:
-        """Each text or pair as a sequence of at most ``max_length`` tokens.
+        """Each text or pair as a sequence of at most ``max_length`` tokens, or ``most`` if given.
 
         What is too long is cut at its ``direction`` end, None for the
         checkpoint's; of a pair the longer text first, or with ``first_only``
-        the first alone. An empty text is special tokens only.
+        the first alone. An empty text is special tokens only. Before that the second text of a
+        pair is cut to ``most_of_second`` tokens, None for all.
 
         Raises ValidationError for what is neither text nor pair, for an unknown
         direction, and for what is too long if not ``truncate``; TokenizationError
@@ -150,7 +153,7 @@ class Tokenizer:
         direction = self.truncation_side if direction is None else direction
         if direction not in _DIRECTIONS:
             raise ValidationError("the truncation direction must be right or left")
-        checked = Inputs.checked(inputs, truncate, direction, first_only)
+        checked = Inputs.checked(inputs, truncate, direction, first_only, most, most_of_second)
         try:
             return self._fitted(self._libraries.read(self._sequences, checked))
         except LibraryFaultError as fault:
@@ -165,7 +168,7 @@ class Tokenizer:
         so many tokens with their neighbours. Raises as ``encode`` does.
         """
         room = self.max_length - self._text_layout.num_tokens
-        if stride is not None and not 0 <= stride < room:
+        if stride is not None and not (isinstance(stride, SupportsIndex) and 0 <= stride < room):
             raise ValidationError(
                 f"`stride` is {stride}; windows of this model can share 0 to {room - 1}"
             )
@@ -198,23 +201,33 @@ class Tokenizer:
         """The special tokens before and after every text."""
         return self._text_layout.before.tolist(), self._text_layout.after.tolist()
 
-    def from_ids(self, lists: Sequence[Sequence[int]], *, truncate: bool = True) -> Sequences:
-        """Ids as the model shall see them: no special tokens are added; cut at the right.
+    def from_ids(
+        self,
+        lists: Sequence[Sequence[int]],
+        *,
+        truncate: bool = True,
+        direction: Direction | None = None,
+        most: int | None = None,
+    ) -> Sequences:
+        """Ids as the model shall see them: no special tokens are added, and what is cut off at the
+        ``direction`` end, None for the checkpoint's, may be one. ``most`` as in ``encode``.
 
         Raises ValidationError or TokenizationError naming the list at fault.
         """
+        most = self.max_length if most is None else min(most, self.max_length)
+        is_left = (self.truncation_side if direction is None else direction) == "left"
         lengths = np.fromiter(map(len, lists), np.int32, len(lists))
-        too_long = lengths > self.max_length
+        too_long = lengths > most
         if not truncate and too_long.any():
             i = int(too_long.argmax())
-            raise ValidationError(f"inputs[{i}] has {lengths[i]} tokens; {self.max_length} fit")
+            raise ValidationError(f"inputs[{i}] has {lengths[i]} tokens; {most} fit")
         for i, ids in enumerate(lists):
             if not ids or not 0 <= min(ids) <= max(ids) < self._architecture.vocab_size:
                 raise TokenizationError(
                     f"inputs[{i}] must be token ids from 0 to {self._architecture.vocab_size - 1}"
                 )
-        kept = [ids[: self.max_length] for ids in lists]
-        bounds = bounds_of(np.minimum(lengths, self.max_length))
+        kept = [ids[-most:] if is_left else ids[:most] for ids in lists]
+        bounds = bounds_of(np.minimum(lengths, most))
         ids_in_order = np.fromiter(chain.from_iterable(kept), np.int32, bounds[-1])
         return self._fitted(Sequences(ids_in_order, bounds, too_long))
 
@@ -232,16 +245,17 @@ class Tokenizer:
 
     def _texts(self, backend: Backend, inputs: Inputs, places: Sequence[int]) -> Sequences:
         texts = inputs.all if inputs.is_pair is None else [inputs.all[i] for i in places]
-        rows, whole = self._reader.rows(backend, texts, True, self.max_length, inputs.direction)
-        if rows.bounds[-1] <= self.max_length:  # all of them together: spares one text 3 µs
+        most = self._most(inputs, self._text_layout.num_tokens)
+        rows, whole = self._reader.rows(backend, texts, True, most, inputs.direction)
+        if rows.bounds[-1] <= most:  # all of them together: spares one text 3 µs
             return Sequences(rows.ids, rows.bounds, np.zeros(len(texts), np.bool_))
         lengths = rows.lengths
-        too_long = lengths > self.max_length
+        too_long = lengths > most
         if not np.count_nonzero(too_long):
             return Sequences(rows.ids, rows.bounds, too_long)
         if not inputs.truncate:
             self._refuse(inputs, places, lengths, whole)
-        rows = self._text_layout.trimmed(rows, self.max_length, inputs.direction)
+        rows = self._text_layout.trimmed(rows, most, inputs.direction)
         return Sequences(rows.ids, rows.bounds, too_long)
 
     def _pairs(self, backend: Backend, inputs: Inputs, places: Sequence[int]) -> Sequences:
@@ -251,13 +265,18 @@ class Tokenizer:
                 f"inputs[{inputs.first + places[0]}] is a pair, which this model cannot read: "
                 + ("it has no template for pairs" if layout is None else "its sequences are short")
             )
-        room = self.max_length - layout.num_tokens
+        most = self._most(inputs, layout.num_tokens)
+        room = most - layout.num_tokens
         texts = [text for i in places for text in inputs.all[i]]
         rows, whole = self._reader.rows(backend, texts, False, room, inputs.direction)
         counts = rows.lengths.reshape(-1, 2)
+        cut = np.zeros(len(places), np.bool_)
+        if inputs.most_of_second is not None:
+            cut = counts[:, 1] > inputs.most_of_second
+            counts[:, 1] = np.minimum(counts[:, 1], inputs.most_of_second)
         both_whole = None if whole is None else whole[0::2] & whole[1::2]
         lengths = counts.sum(axis=1, dtype=np.int32) + np.int32(layout.num_tokens)
-        if not inputs.truncate and lengths.max(initial=0) > self.max_length:
+        if not inputs.truncate and lengths.max(initial=0) > most:
             self._refuse(inputs, places, lengths, both_whole)
         if inputs.first_only:
             kept = only_first(counts[:, 0], counts[:, 1], room)
@@ -272,20 +291,32 @@ class Tokenizer:
         return Sequences(
             rows.ids,
             rows.bounds,
-            truncated=lengths > self.max_length,
+            truncated=(lengths > most) | cut,
             segment_starts=layout.segment_starts(kept[0]) if self._has_segments else None,
         )
+
+    def _most(self, inputs: Inputs, special: int) -> int:
+        """Tokens that a sequence of these may have. Raises ValidationError where only the
+        ``special`` ones would fit."""
+        if inputs.most is None:
+            return self.max_length
+        if inputs.most <= special:
+            raise ValidationError(
+                f"{inputs.most} tokens leave no room for text beside {special} special tokens"
+            )
+        return min(inputs.most, self.max_length)
 
     def _refuse(
         self, inputs: Inputs, places: Sequence[int], lengths: Int32Array, whole: BoolArray | None
     ) -> NoReturn:
         """Raises ValidationError for the first input that is too long."""
-        i = int(np.argmax(lengths > self.max_length))
+        most = self._most(inputs, 0)
+        i = int(np.argmax(lengths > most))
         is_count = whole is None or whole[i]
-        found = f"{lengths[i]}" if is_count else f"more than {self.max_length}"
+        found = f"{lengths[i]}" if is_count else f"more than {most}"
         raise ValidationError(
             f"inputs[{inputs.first + places[i]}] has {found} tokens, special tokens included, and "
-            f"the limit is {self.max_length}: shorten it, or set truncate to true to have it cut"
+            f"the limit is {most}: shorten it, or set truncate to true to have it cut"
         )
 
     def _fitted(self, sequences: Sequences) -> Sequences:

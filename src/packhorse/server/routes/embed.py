@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,13 +20,12 @@ from packhorse.server.model_route import (
     characters_of,
     encode_json,
 )
+from packhorse.server.reading import Truncation
 from packhorse.server.schemas import Ids, TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
 from packhorse.tokenizing.prompts import pooled_after, tokens_left_out
 from packhorse.tokenizing.windows import Windows
 from packhorse.vectors import checked_dimensions, cosine, finished, sparse_vectors
-
-Truncation = Literal["right", "left", "Right", "Left"]
 
 
 class EmbedRequest(msgspec.Struct):
@@ -110,35 +108,46 @@ class EmbeddingRoute(ModelRoute):
         direction: str | None = None,
         token_level: bool = False,
         stride: int | None = None,
+        most: int | None = None,
     ) -> Answer:
         """What the model gives for texts, with a prompt before them, or for token ids.
 
-        With a ``stride`` long texts are read in windows, see ``Windows``. Raises ValidationError
-        for token ids with one.
+        With a ``stride`` long texts are read in windows, see ``Windows``; ``most`` is how many
+        tokens are read, None for as many as the model can. Raises ValidationError for token ids
+        with a stride, and for both of these.
         """
         tokenizer = self.service.tokenizer
         cut = self.auto_truncate if truncate is None else truncate
         encode: Callable[[], Sequences] | None = None
+        side = None if direction is None else DIRECTIONS[direction]
         prompt, left_out, windows = "", 0, None
         if not inputs or isinstance(inputs[0], str):
             prompt = self.sentence.prompt_named(prompt_name)
             left_out = 0 if token_level else tokens_left_out(tokenizer, self.sentence, prompt)
         if stride is not None:
+            if most is not None:
+                raise ValidationError("`stride` is for windows of the model's own length")
             windows = Windows(tokenizer, stride, left_out)
         if inputs and not isinstance(inputs[0], str):
             if windows is not None:
                 raise ValidationError("`stride` is for texts: token ids are not read in windows")
-            encode = partial(tokenizer.from_ids, inputs, truncate=cut)
+            encode = partial(tokenizer.from_ids, inputs, truncate=cut, direction=side, most=most)
             characters = sum(map(len, inputs))
         else:
             if prompt or self.sentence.lowercase:
                 inputs = [self.sentence.text_with_prompt(str(text), prompt) for text in inputs]
             characters = characters_of(inputs)  # type: ignore[arg-type]
-            if token_level or left_out:
-                side = tokenizer.truncation_side if direction is None else DIRECTIONS[direction]
-                encode = partial(tokenizer.encode, inputs, truncate=cut, direction=side)  # type: ignore[arg-type]
+            if token_level or left_out or most is not None:
+                encode = partial(
+                    tokenizer.encode,
+                    inputs,  # type: ignore[arg-type]
+                    truncate=cut,
+                    direction=side,
+                    most=most,
+                )
                 if left_out:
-                    encode = partial(_pooled_after, encode, left_out, side)
+                    own = tokenizer.truncation_side
+                    encode = partial(_pooled_after, encode, left_out, side or own)
         if windows is not None:
             encode = partial(self.in_windows, windows, inputs)  # type: ignore[arg-type]
         if token_level and encode is not None:

@@ -16,7 +16,7 @@ from packhorse.server.model_route import (
     characters_of,
     encode_json,
 )
-from packhorse.server.routes.embed import Truncation
+from packhorse.server.reading import Truncation
 from packhorse.server.schemas import Usage, texts_or_ids
 from packhorse.server.service import Service
 from packhorse.tasks import Task

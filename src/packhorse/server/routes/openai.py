@@ -19,6 +19,7 @@ from packhorse.errors import (
 )
 from packhorse.server.matrices import rows_as_json
 from packhorse.server.model_route import Asking, ModelRoute, encode_json
+from packhorse.server.reading import ReadingOptions
 from packhorse.server.routes.embed import EmbeddingRoute
 from packhorse.server.schemas import TextsOrIds, Usage, texts_or_ids
 from packhorse.server.service import Service
@@ -27,13 +28,19 @@ from packhorse.vectors import checked_dimensions, finished
 STARTED = int(time.time())
 
 
-class EmbeddingsRequest(msgspec.Struct):
-    """``POST /v1/embeddings``.
+class EmbeddingsRequest(ReadingOptions, kw_only=True):
+    """``POST /v1/embeddings``. What is OpenAI's, and of what other servers read besides, all that
+    changes a vector; see ``ReadingOptions``, too.
 
     input            a text, a list of texts, a list of token ids, or a list of such lists
     model, user      accepted and not read: there is one model
     encoding_format  float, or base64 of little-endian float32
+    embed_dtype, endianness  vLLM's: of base64, and only what that is
     dimensions       the first so many numbers of each; null for all
+    prompt_name      which of the model's prompts goes before each text
+    normalize        whether vectors have length 1; false leaves them as the model's folder makes
+                     them; use_activation is vLLM's word for it
+    add_special_tokens  vLLM's: they are always added to texts, and never to token ids
     stride           read long texts in windows that share so many tokens; null: cut them
     """
 
@@ -41,7 +48,13 @@ class EmbeddingsRequest(msgspec.Struct):
     model: str | None = None
     user: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
     dimensions: int | None = None
+    prompt_name: str | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+    add_special_tokens: Literal[True] | None = None
     stride: int | None = None
 
 
@@ -114,13 +127,26 @@ class Embeddings(OpenAIRoute, EmbeddingRoute):
     _decoder = msgspec.json.Decoder(EmbeddingsRequest)
 
     async def answer(self, asking: Asking) -> bytes:
-        """A vector of length 1 for each input, and how many tokens the model saw."""
+        """A vector for each input, and how many tokens the model saw."""
         request = self.read(self._decoder, asking)
         if request.dimensions is not None:
             checked_dimensions(request.dimensions, self.checkpoint.width)
         inputs = texts_or_ids(request.input, "input")
-        answer = await self.vectors(asking, inputs, stride=request.stride)
-        vectors = finished(answer.values, normalize=True, dimensions=request.dimensions)
+        answer = await self.vectors(
+            asking,
+            inputs,
+            prompt_name=request.prompt_name,
+            truncate=request.cuts,
+            direction=request.direction,
+            stride=request.stride,
+            most=request.most_tokens(self.service.tokenizer),
+        )
+        raw = request.normalize is False or request.use_activation is False
+        vectors = finished(
+            answer.values,
+            normalize=not raw or self.sentence.normalizes,
+            dimensions=request.dimensions,
+        )
         shown: list[Any] = (
             [base64.b64encode(row).decode() for row in vectors.astype("<f4")]
             if request.encoding_format == "base64"

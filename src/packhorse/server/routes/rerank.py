@@ -12,6 +12,7 @@ from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import sigmoid
 from packhorse.request import Float32Array
 from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
+from packhorse.server.reading import ReadingOptions
 from packhorse.server.routes.openai import OpenAIRoute
 from packhorse.server.schemas import Usage
 from packhorse.server.service import Service
@@ -41,13 +42,15 @@ class RerankRequest(msgspec.Struct):
     return_text: bool | None = None
 
 
-class DocumentsRequest(msgspec.Struct):
-    """``POST /v1/rerank`` and ``/v2/rerank``.
+class DocumentsRequest(ReadingOptions, kw_only=True):
+    """``POST /v1/rerank`` and ``/v2/rerank``; see ``ReadingOptions``, too.
 
     top_n             how many documents of the answer; null or 0 for all
     return_documents  whether their texts are in the answer
     raw_scores        Infinity's word for the model's logits
     use_activation    vLLM's: false for the logits
+    max_tokens_per_doc  Cohere's: of a longer document only so many tokens are read
+    rank_fields       Cohere's: which fields of documents are read; text is all that can be
     model             accepted and not read: there is one model
     """
 
@@ -58,6 +61,8 @@ class DocumentsRequest(msgspec.Struct):
     return_documents: bool | None = None
     raw_scores: bool | None = None
     use_activation: bool | None = None
+    max_tokens_per_doc: int | None = None
+    rank_fields: list[Literal["text"]] | None = None
 
 
 class Rank(msgspec.Struct, omit_defaults=True):
@@ -126,15 +131,15 @@ class RerankingRoute(ModelRoute):
         texts: list[str],
         *,
         raw: bool | None = False,
-        truncate: bool | None = None,
-        direction: str | None = None,
+        reading: ReadingOptions,
+        most_of_second: int | None = None,
     ) -> Float32Array:
         """A score for each text, in float32."""
         if not texts:
             raise EmptyRequestError("there is nothing to rank: send at least one text")
         pairs = [(query, text) for text in texts]
         return await self.pair_scores(
-            asking, pairs, raw=raw, truncate=truncate, direction=direction
+            asking, pairs, raw=raw, reading=reading, most_of_second=most_of_second
         )
 
     async def pair_scores(
@@ -143,12 +148,18 @@ class RerankingRoute(ModelRoute):
         pairs: list[tuple[str, str]],
         *,
         raw: bool | None = False,
-        truncate: bool | None = None,
-        direction: str | None = None,
+        reading: ReadingOptions,
+        most_of_second: int | None = None,
     ) -> Float32Array:
-        """A score for each pair, in float32."""
+        """A score for each pair, in float32; of its second text so many tokens are read."""
+        encode = reading.encoding(self.service.tokenizer, pairs, self.auto_truncate, most_of_second)
         answer = await self.compute(
-            asking, pairs, characters_of(pairs), truncate=truncate, direction=direction
+            asking,
+            pairs,
+            characters_of(pairs),
+            truncate=reading.cuts,
+            direction=reading.direction,
+            encode=encode,
         )
         logits = answer.values[:, 0]
         plain = raw or self.checkpoint.rerank_activation == "identity"
@@ -179,8 +190,9 @@ class Rerank(RerankingRoute):
             request.query,
             texts,
             raw=request.raw_scores,
-            truncate=request.truncate,
-            direction=request.truncation_direction,
+            reading=ReadingOptions(
+                truncate=request.truncate, truncation_direction=request.truncation_direction
+            ),
         )
         ranked = []
         for index in np.argsort(-scores, kind="stable").tolist():
@@ -202,8 +214,13 @@ class RerankDocuments(OpenAIRoute, RerankingRoute):
         if request.top_n is not None and request.top_n < 0:
             raise ValidationError(f"`top_n` is {request.top_n}; send a number of at least 1")
         texts = [one if isinstance(one, str) else one.text for one in request.documents]
+        most = request.max_tokens_per_doc
+        if most is not None and most < 1:
+            raise ValidationError(f"`max_tokens_per_doc` is {most}; send a number of at least 1")
         raw = request.raw_scores or request.use_activation is False
-        scores = await self.scores(asking, request.query, texts, raw=raw)
+        scores = await self.scores(
+            asking, request.query, texts, raw=raw, reading=request, most_of_second=most
+        )
         assert asking.pending is not None
         tokens = asking.pending.tokens
         results: list[RankedDocument] = []

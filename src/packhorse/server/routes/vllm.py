@@ -5,33 +5,37 @@ from __future__ import annotations
 import time
 import uuid
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import scores_of
-from packhorse.server.model_route import Asking, characters_of, encode_json
+from packhorse.server.model_route import DIRECTIONS, Asking, characters_of, encode_json
+from packhorse.server.reading import ReadingOptions
 from packhorse.server.routes.openai import OpenAIRoute
 from packhorse.server.routes.rerank import RerankingRoute
 from packhorse.server.schemas import TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
 
 
-class ClassifyRequest(msgspec.Struct):
-    """``POST /classify``.
+class ClassifyRequest(ReadingOptions, kw_only=True):
+    """``POST /classify``; see ``ReadingOptions``, too.
 
     input           a text, a list of texts, a list of token ids, or a list of such lists
     use_activation  false for the model's logits
+    add_special_tokens  they are always added to texts, and never to token ids
     """
 
     input: TextsOrIds
     model: str | None = None
     use_activation: bool | None = None
+    add_special_tokens: Literal[True] | None = None
 
 
-class ScoreRequest(msgspec.Struct):
-    """``POST /score``: one text with each of several, or texts pair by pair.
+class ScoreRequest(ReadingOptions, kw_only=True):
+    """``POST /score``: one text with each of several, or texts pair by pair; see
+    ``ReadingOptions``, too.
 
     text_1, text_2   needed; vLLM's other names for them are read too
     use_activation   false for the model's logits
@@ -46,6 +50,7 @@ class ScoreRequest(msgspec.Struct):
     data_2: str | list[str] | None = None
     model: str | None = None
     use_activation: bool | None = None
+    add_special_tokens: Literal[True] | None = None
 
 
 class Probabilities(msgspec.Struct):
@@ -108,11 +113,22 @@ class Classify(OpenAIRoute):
         """For each input the best label, and a score for every label in the model's order."""
         request = self.read(self._decoder, asking)
         inputs = texts_or_ids(request.input, "input")
+        tokenizer, direction = self.service.tokenizer, request.direction
         if isinstance(inputs[0], str):
-            answer = await self.compute(asking, inputs, characters_of(inputs))
+            characters = characters_of(inputs)
+            encode = request.encoding(tokenizer, inputs, self.auto_truncate)
         else:
-            encode = partial(self.service.tokenizer.from_ids, inputs, truncate=self.auto_truncate)
-            answer = await self.compute(asking, inputs, sum(map(len, inputs)), encode=encode)
+            characters = sum(map(len, inputs))
+            encode = partial(
+                tokenizer.from_ids,
+                inputs,
+                truncate=self.auto_truncate if request.cuts is None else request.cuts,
+                direction=None if direction is None else DIRECTIONS[direction],
+                most=request.most_tokens(tokenizer),
+            )
+        answer = await self.compute(
+            asking, inputs, characters, truncate=request.cuts, direction=direction, encode=encode
+        )
         scores = answer.values
         if request.use_activation is not False:
             scores = scores_of(scores, self.checkpoint.problem_type)
@@ -145,8 +161,9 @@ class Score(OpenAIRoute, RerankingRoute):
             raise ValidationError(
                 f"`text_1` has {len(first)} texts and `text_2` {len(second)}: send one, or as many"
             )
+        pairs = list(zip(first, second, strict=True))
         raw = request.use_activation is False
-        scores = await self.pair_scores(asking, list(zip(first, second, strict=True)), raw=raw)
+        scores = await self.pair_scores(asking, pairs, raw=raw, reading=request)
         data = [PairScore(i, "score", score) for i, score in enumerate(scores.tolist())]
         return encode_json(PairScoreList(**_frame(self.service.name, asking, "score"), data=data))
 
