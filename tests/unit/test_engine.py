@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from packhorse.channel.codec import decode_completions, encode_completions
 from packhorse.engine.cost_model import CostModel
@@ -289,6 +290,46 @@ def test_a_launch_that_raises_loses_nothing() -> None:
     engine.add(arrivals_of({2: [1, 1]}, first_id=50))
     found |= answers(engine)
     assert found == {(1, 0): (0, 0), (1, 1): (1, 0), (2, 0): (50, 0), (2, 1): (51, 0)}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("planted"),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory"),
+    ],
+)
+def test_out_of_memory_halves_the_size_of_batches_for_good(error: Exception) -> None:
+    sizes: list[int] = []
+
+    def forward(batch: Sequences, wider: bool) -> Output:
+        sizes.append(batch.num_tokens)
+        if batch.num_tokens > 400:
+            raise error
+        return healthy(batch, wider)
+
+    runner = ScriptedRunner(forward)
+    engine = engine_with(runner)
+    for ticket in (1, 2):
+        sizes.clear()
+        engine.add(arrivals_of({ticket: [10] * 60}))
+        assert all(code == 0 for _, code in answers(engine).values())
+        assert sum(size for size in sizes if size <= 400) == 600
+        assert (max(sizes) > 400) is (ticket == 1)
+    assert engine.info["max_batch_tokens"] == 300
+
+
+def test_what_fails_otherwise_leaves_the_size_of_batches_alone() -> None:
+    def forward(batch: Sequences, wider: bool) -> Output:
+        if (first_ids(batch) == 0).any():
+            raise RuntimeError("planted")
+        return healthy(batch, wider)
+
+    engine = engine_with(ScriptedRunner(forward))
+    engine.add(arrivals_of({1: [10] * 60}))
+    answers(engine)
+    assert "max_batch_tokens" not in engine.info
 
 
 def test_one_bad_list_does_not_hold_up_the_others() -> None:

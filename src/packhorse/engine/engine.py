@@ -11,6 +11,7 @@ the caller's business: the engine process and the library each have their own.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from packhorse.config import AUTO, Config, EngineOptions
 from packhorse.engine.batch import Batch
 from packhorse.engine.cost_model import CostModel
 from packhorse.engine.load import load_runner
-from packhorse.engine.model_runner import Launched, ModelRunner
+from packhorse.engine.model_runner import Launched, ModelRunner, is_out_of_memory
 from packhorse.engine.quarantine import Quarantine
 from packhorse.engine.scheduler import Limits, Scheduler
 from packhorse.errors import InternalError, NonFiniteOutputError, QuarantinedError
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 CPU_SECONDS = 0.05, 0.8
 """Longest predicted time of a batch on a CPU, and what it may grow to."""
+
+FEWEST_TOKENS = 256
+"""To this an engine out of memory lowers the size of its batches, and no further."""
 
 MANY = 32
 """A batch larger than this whose every row is bad is halved, not run row by row."""
@@ -222,8 +226,8 @@ class Engine:
         page = None if self._journal is None else self._journal.enter(sequences)
         try:
             launched = self._runner.launch(sequences, wider=work.wider)
-        except Exception:
-            finished.append((work, started, self._failed(work)))
+        except Exception as error:
+            finished.append((work, started, self._failed(work, error)))
             self._strike(page)
             return
         self._launched.append((len(sequences), sequences.num_tokens))
@@ -272,8 +276,8 @@ class Engine:
         """The output; None when the batch failed and its halves were queued instead."""
         try:
             output = run.launched.output()
-        except Exception:
-            return self._failed(run.work)
+        except Exception as error:
+            return self._failed(run.work, error)
         finally:
             self._strike(run.page)
             if run.work.alone and self._quarantine is not None:
@@ -296,14 +300,23 @@ class Engine:
             ratio = min(max(took / predicted, 1.0), MOST_SLOWNESS)
             self._slowness += 0.1 * (ratio - self._slowness)
 
-    def _failed(self, work: _Work) -> Output | None:
+    def _failed(self, work: _Work, error: Exception) -> Output | None:
         """What a batch that raised ends in: its halves, or the error of its only sequence."""
         # The traceback goes to the log, never the texts: a batch holds ids only.
         logger.exception("a batch of %d sequences failed", len(work.batch.sequences))
         if len(work.batch.sequences) > 1:
+            if is_out_of_memory(error):
+                self._lower_budget(max(FEWEST_TOKENS, work.batch.sequences.num_tokens // 2))
             self._suspects.extend(_Work(half, work.wider) for half in work.batch.halves())
             return None
         return _failed_output(work.batch, self._runner.width)
+
+    def _lower_budget(self, max_tokens: int) -> None:
+        """What did not fit once would fail, and be halved, again and again."""
+        if max_tokens < self.info.get("max_batch_tokens", math.inf):
+            logger.warning("out of memory: batches of at most %d tokens from now on", max_tokens)
+            self.info |= {"max_batch_tokens": max_tokens}
+            self._scheduler.bound(max_tokens)
 
     def _isolate_non_finite(self, work: _Work, output: Output) -> None:
         """Queue sequences whose output is not finite to run apart from their neighbours.

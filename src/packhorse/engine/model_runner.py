@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from packhorse.errors import NonFiniteOutputError
 from packhorse.request import Float32Array, Int32Array, Output, Sequences
@@ -26,6 +27,13 @@ def checked_output(values: Float32Array, row_counts: Int32Array | None, seconds:
     codes = np.zeros(len(values) if row_counts is None else len(row_counts), np.uint8)
     codes[bad] = NonFiniteOutputError.code
     return Output(values, codes, seconds, row_counts)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a smaller batch would have had room."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 class Launched(Protocol):

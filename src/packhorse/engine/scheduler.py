@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,10 @@ class Scheduler:
         self._clients: dict[int, ClientQueue] = {}  # in the order of their turns
         self.num_sequences = 0
         self.num_tokens = 0
+
+    def bound(self, max_tokens: int) -> None:
+        """Batches are of at most so many tokens from now on."""
+        self._limits = replace(self._limits, max_tokens=max_tokens)
 
     def add(self, arrivals: Arrivals) -> None:
         """Queue requests."""
