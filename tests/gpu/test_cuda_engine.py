@@ -6,6 +6,7 @@ import gc
 import os
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,6 +246,44 @@ def test_graphs_equal_eager_launches() -> None:
         runner._graphs = graphs
         assert np.abs(captured - eager).max() < 1e-5 * np.abs(eager).max()
     runner.close()
+
+
+def test_a_runner_that_nobody_closed_does_not_spoil_the_next_ones_captures() -> None:
+    """Its graphs may be collected as garbage at any moment, which no capture survives."""
+    checkpoint = load_checkpoint(tiny_checkpoints.shared(num_labels=3))
+    usual = gc.get_threshold()
+    gc.set_threshold(50, 1, 1)  # as often as possible
+    try:
+        for _ in range(4):
+            runner, _ = load_runner(config_of("float16"), checkpoint, notify=False)
+            own = [runner]
+            own.append(own)  # type: ignore[arg-type]
+            kept = random_batch(random.Random(2), checkpoint.architecture.vocab_size)
+            assert np.isfinite(runner.launch(kept).output().values).all()
+            del runner, own
+    finally:
+        gc.set_threshold(*usual)
+        gc.collect()
+
+
+def test_two_engines_of_one_process_load_and_work_at_the_same_time() -> None:
+    folder = tiny_checkpoints.shared(num_labels=3)
+    inputs = texts(200)
+    with Encoder(folder, device="cuda") as first, ThreadPoolExecutor(1) as threads:
+        expected = first.predict_proba(inputs)
+        for _ in range(3):
+            loading = threads.submit(Encoder, folder, device="cuda")
+            while not loading.done():
+                assert np.abs(first.predict_proba(inputs) - expected).max() < 1e-3
+            with loading.result() as second:
+                assert np.abs(second.predict_proba(inputs) - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize("max_batch_tokens", [512, 700, 3000])
+def test_a_small_budget_starts(max_batch_tokens: int) -> None:
+    folder = tiny_checkpoints.shared(num_labels=3)
+    with Encoder(folder, device="cuda", max_batch_tokens=max_batch_tokens) as encoder:
+        assert len(encoder.predict_proba(texts(100))) == 100
 
 
 @pytest.mark.parametrize("cured", [True, False])
