@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -219,9 +219,30 @@ def load_config(
 
     Raises ConfigError for an unknown name or a value that is not accepted.
     """
+    chosen: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for section, f, source, text in _given(flags, environment, file):
+        chosen[section][f.name] = parse_value(f, text, source)
+    return Config(**{section: kind(**chosen[section]) for section, kind in SECTIONS.items()})
+
+
+def values_given(
+    flags: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> dict[str, str]:
+    """What flags, environment and file say, by field name, as text: all but the defaults.
+
+    Raises ConfigError for an unknown name in the file.
+    """
+    return {f.name: text for _, f, _, text in _given(flags, environment, file)}
+
+
+def _given(
+    flags: Mapping[str, str], environment: Mapping[str, str] | None, file: Path | None
+) -> Iterator[tuple[str, Field[Any], str, str]]:
+    """Section, field, source and text of every option that is given: the first source counts."""
     environment = os.environ if environment is None else environment
     in_file = {} if file is None else _read_file(file)
-    chosen: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for section, f in options():
         for source, text in (
             (flag_of(f), flags.get(f.name)),
@@ -229,9 +250,8 @@ def load_config(
             (f"{file}: {f.name}", in_file.get(f.name)),
         ):
             if text is not None:
-                chosen[section][f.name] = parse_value(f, text, source)
+                yield section, f, source, text
                 break
-    return Config(**{section: kind(**chosen[section]) for section, kind in SECTIONS.items()})
 
 
 def _in(environment: Mapping[str, str], variable: str) -> str | None:

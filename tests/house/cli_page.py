@@ -137,6 +137,6 @@ def _row(action: argparse.Action) -> str:
     flags = [f"`{flag}`" for flag in action.option_strings] or [f"`{_metavar(action)}`"]
     if action.option_strings and action.nargs != 0:
         flags[-1] = f"{flags[-1][:-1]} {_metavar(action)}`"
-    shown = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+    shown = (action.help or "") % vars(action)
     cells = (", ".join(flags), " ".join(shown.split()))
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n"

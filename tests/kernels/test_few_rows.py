@@ -170,3 +170,22 @@ def test_every_number_of_rows_has_a_tile_that_covers_the_sum(rows):
             if tile is not None:
                 assert tile.parts == 1 or use == "norm"
                 assert 1 <= tile.parts <= math.ceil(hidden / tile.depth)
+
+
+class Launches:
+    """Stands for a kernel: notes its grids, computes nothing."""
+
+    def __init__(self):
+        self.grids = []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return lambda *args, **kwargs: None
+
+
+def test_a_head_of_few_labels_takes_as_many_tokens_as_there_are(device, monkeypatch):
+    """A grid has room for 65,535 programs in all dimensions but the first."""
+    monkeypatch.setattr(head, "_head_layer", launches := Launches())
+    x, weight, bias = draw(device, torch.float16, (70_000, 16), (9, 16), (9,))
+    head.head_layer(x, weight.float(), bias.float(), None)
+    assert launches.grids == [(2 * 70_000,)]

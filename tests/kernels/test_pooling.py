@@ -88,3 +88,10 @@ def test_what_is_not_a_number_shows_in_its_own_row_alone(module, mode, device):
     pooled = module.pool(states, bounds, mode)
     assert pooled[3].isnan().all()
     assert pooled[torch.arange(len(pooled), device=device) != 3].isfinite().all()
+
+
+@pytest.mark.parametrize("module", [pooling, reference])
+def test_no_sequence_at_all_is_no_row(module, device):
+    states, bounds = batch(20, torch.float16, device)
+    assert module.pool(states, bounds[:1], "mean").shape == (0, 20)
+    assert module.first_token_pool(states, bounds[:1]).shape == (0, 20)

@@ -158,6 +158,23 @@ def test_what_is_no_result_is_refused_with_its_name(
     assert not (tmp_path / "b.html").exists()
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        replace(PROFILE, subject={"model": "demo"}),
+        replace(PROFILE, seconds=0.0),
+        replace(EXAMINATION, seen={"forward_passes": 3}),
+        replace(EXAMINATION, texts_per_second=0.0, findings=[]),
+    ],
+    ids=["no tokens", "no time", "half of what was seen", "no texts"],
+)
+def test_a_result_that_makes_no_sense_is_refused_with_its_name(
+    tmp_path: Path, result: object
+) -> None:
+    with pytest.raises(ConfigError, match=r"0\.json has the keys of a result and cannot be shown"):
+        reported(tmp_path, result)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing"):
         run(argparse.Namespace(files=[tmp_path / "a.json"], output=tmp_path / "b.html"))

@@ -150,6 +150,51 @@ def test_the_file_is_one_that_serve_reads(tmp_path: Path) -> None:
     assert load_config({"threads": "7"}, {}, file).engine.threads == 7, "a flag goes first"
 
 
+@pytest.mark.parametrize(
+    "name", ["007", "1234567", "1.50", ".5", "true", 'a "b" \\n', "tab\tline\n"]
+)
+def test_whatever_a_setting_says_it_is_the_same_in_the_file(tmp_path: Path, name: str) -> None:
+    best = Trial({"max_batch_time": ".5"}, [Point(4, 100, 10, 20)])
+    fixed = {"revision": name, "dedup": "yes"}
+    file = tmp_path / "packhorse.toml"
+    file.write_text(config_text(Tuning("demo", 50, fixed, [best], best)))
+    config = load_config({}, {}, file)
+    assert config.model.revision == name
+    assert config.server.dedup is True
+    assert config.engine.max_batch_time == 0.5
+
+
+def test_settings_of_a_file_and_of_variables_stay_and_are_in_the_file_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Settings] = []
+
+    def trial(settings: Settings, words: list[str], *rest: object) -> Trial:
+        assert words == ["--dtype=float32", "--config", str(tmp_path / "base.toml")]
+        tried.append(settings)
+        return Trial(settings, [Point(2, 50.0, 10, 20)])
+
+    monkeypatch.setattr(command, "trial", trial)
+    monkeypatch.setenv("PACKHORSE_MAX_BATCH_TOKENS", "2048")
+    (tmp_path / "base.toml").write_text('served_model_name = "mine"\nthreads = 1\n')
+    line = f"--p99-ms 50 --dtype float32 --config {tmp_path}/base.toml -o {tmp_path}/found.toml"
+    assert run(arguments(line)) == 0
+    assert {name for settings in tried for name in settings} == {"max_batch_time", "front_ends"}
+    config = load_config({}, {}, tmp_path / "found.toml")
+    assert config.model.served_model_name == "mine"
+    assert (config.engine.threads, config.engine.max_batch_tokens) == (1, 2048)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "trial", lambda *_: pytest.fail("a server was started"))
+    (tmp_path / "file").write_text("")
+    for place, fault in ((f"{tmp_path}/file/a.json", "cannot be written"), (tmp_path, "a folder")):
+        with pytest.raises(ConfigError, match=fault):
+            run(arguments(f"--throughput --json {place}"))
+
+
 @pytest.mark.parametrize("p99_ms", [50, None])
 def test_the_picture_is_well_formed_and_has_a_line_for_each_trial(p99_ms: float | None) -> None:
     made = tuning(p99_ms)
@@ -211,7 +256,10 @@ def test_a_target_that_nothing_keeps_is_told_and_no_file_written(
     assert not (tmp_path / "found.toml").exists()
 
 
-@pytest.mark.parametrize("tried", ["nothing=1", "threads", "threads=none", "threads=0"])
+@pytest.mark.parametrize(
+    "tried",
+    ["nothing=1", "threads", "threads=none", "threads=0", "port=1,2", "threads=1 --try threads=2"],
+)
 def test_what_cannot_be_tried_is_refused(tried: str) -> None:
     with pytest.raises(ConfigError, match="--try"):
         run(arguments(f"--throughput --try {tried}"))

@@ -50,7 +50,7 @@ def _by_rows(
         out = torch.empty((count, width), device=x.device)
     tile = tiles.HEAD
     overlap = tiles.overlaps(x.device)
-    _head_layer[(triton.cdiv(width, tile.rows), count)](
+    _head_layer[(triton.cdiv(width, tile.rows) * count,)](
         x,
         weight,
         bias,
@@ -108,8 +108,10 @@ def _head_layer(
     KIND: tl.constexpr, WIDTH: tl.constexpr, HIDDEN: tl.constexpr,
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(1).to(tl.int64)
+    # One dimension: a grid has room for 65,535 rows in the others, and labels of tokens are more.
+    across: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    row = (tl.program_id(0) // across).to(tl.int64)
+    columns = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
     weights = weight + tl.minimum(columns, WIDTH - 1)[:, None] * HIDDEN
     if AHEAD:
         pieces: tl.constexpr = triton.next_power_of_2(HIDDEN // 64)

@@ -7,7 +7,8 @@ longer than its sequences (a bucket): its tail tokens are sequences of length
 one that attend to themselves and are read by nobody.
 
 Half types are computed as the fused kernels do: loaded, widened to float32,
-reduced there, and rounded once at the end.
+reduced there, and rounded once at the end. Dense layers are the library's
+products, whose sums are float32 too, and whose results are rounded once more.
 
 ``out`` is where the result goes instead of new memory, for buffers that must
 stay where they are; where a docstring says so it may be an input.
@@ -284,13 +285,12 @@ def pool(hidden_states: Tensor, cu_seqlens: Tensor, mode: str, out: Tensor | Non
     mode: mean, max, mean_sqrt_len, weighted_mean or last, as ``pooled_block`` computes them.
     An empty sequence gives zeros.
     """
-    rows = [
-        pooled_block(hidden_states[start:end].unsqueeze(0), mode)[0]
-        if end > start
-        else hidden_states.new_zeros(hidden_states.shape[1], dtype=torch.float32)
-        for start, end in pairwise(cu_seqlens.tolist())
-    ]
-    return _into(torch.stack(rows), out)
+    shape = cu_seqlens.numel() - 1, hidden_states.shape[1]
+    rows = hidden_states.new_zeros(shape, dtype=torch.float32)
+    for row, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
+        if end > start:
+            rows[row] = pooled_block(hidden_states[start:end].unsqueeze(0), mode)[0]
+    return _into(rows, out)
 
 
 def pool_from(hidden_states: Tensor, cu_seqlens: Tensor, marks: Tensor, mode: str) -> Tensor:

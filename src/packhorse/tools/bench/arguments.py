@@ -8,6 +8,7 @@ from pathlib import Path
 from packhorse.config import AUTO, Config, ModelOptions, resolve
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
+from packhorse.tools.argument_types import positive
 from packhorse.tools.demo_split import REVIEWS
 
 ON_CPU = {"naive": 50, "batched": 128}
@@ -127,11 +128,3 @@ def subsets(given: list[str], device: str) -> dict[str, int]:
             raise ConfigError(f"--subset {entry}: write RUNG=TEXTS, for example naive=100")
         counts[name] = int(count)
     return counts
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1, as an argument."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("expected a whole number of at least 1")
-    return number

@@ -19,6 +19,7 @@ from packhorse.tools.bench.results import FORMAT, GpuNumbers, Ladder, read, writ
 from packhorse.tools.bench.rungs import chosen_rungs
 from packhorse.tools.bench.table import table
 from packhorse.tools.bench.worker_process import WorkerError
+from packhorse.tools.output_files import check_outputs
 
 
 def ladder(arguments: argparse.Namespace) -> int:
@@ -26,6 +27,7 @@ def ladder(arguments: argparse.Namespace) -> int:
 
     Raises ConfigError, CheckpointError or DeviceError.
     """
+    check_outputs(arguments.json, arguments.svg)
     plan = plan_of(arguments)
     try:
         result = ladders.run(plan)
@@ -50,6 +52,7 @@ def gpu(arguments: argparse.Namespace) -> int:
 
     Raises ConfigError or CheckpointError.
     """
+    check_outputs(arguments.json)
     plan = plan_of(arguments)
     if plan.device == "cpu":
         raise ConfigError("bench gpu needs an NVIDIA GPU")
@@ -67,6 +70,7 @@ def families(arguments: argparse.Namespace) -> int:
 
     Raises ConfigError or CheckpointError.
     """
+    check_outputs(arguments.json)
     plan = plan_of(arguments)
     if plan.device == "cpu":
         raise ConfigError("bench families needs an NVIDIA GPU")

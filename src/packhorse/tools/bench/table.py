@@ -63,7 +63,7 @@ def _row(rung: RungResult, row: Measured, each: WorkloadResult) -> list[str]:
     agreement = row.agreement
     return [
         rung.name + (" DISAGREES" if agreement.fault else ""),
-        (rung.dtype or "").replace("float", "f").replace("bf", "bf"),
+        (rung.dtype or "").replace("float", "f"),
         marks + digits(row.ms_per_1000),
         digits(row.ms_per_text),
         _or_dash(row.vs_naive),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packhorse.errors import ConfigError
+from packhorse.tools.argument_types import above_zero
 from packhorse.tools.doctor.script import AUTO, CALLS
 from packhorse.tools.option_flags import (
     add_model_argument,
@@ -50,14 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=above_zero,
         default=CALL_SECONDS,
         metavar="S",
         help="of one call; a slower program is given fewer texts (default: %(default)g)",
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=above_zero,
         default=PATIENCE,
         metavar="S",
         help="give up after so many seconds (default: %(default)g)",

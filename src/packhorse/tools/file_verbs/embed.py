@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from packhorse.tools.argument_types import positive
 from packhorse.tools.files.arguments import (
     FileArguments,
     checked_prompt,
     checked_stride,
-    positive,
     run_task,
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from packhorse.tools.files.arguments import FileArguments, positive, run_task
+from packhorse.tools.argument_types import positive
+from packhorse.tools.files.arguments import FileArguments, run_task
 
 if TYPE_CHECKING:
     from packhorse.tools.files.row_task import RowTask

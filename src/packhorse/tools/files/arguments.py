@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from packhorse.errors import ConfigError
+from packhorse.tools.argument_types import positive
 from packhorse.tools.option_flags import add_settings, read_settings
 
 if TYPE_CHECKING:
@@ -234,13 +235,6 @@ def checked_stride(arguments: argparse.Namespace) -> int | None:
             "--stride reads all of a long text: it does not go with --no-truncate or --truncation"
         )
     return stride
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("expected a whole number of at least 1")
-    return int(text)
 
 
 def _stride(text: str) -> int:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packhorse.tools.argument_types import positive
 from packhorse.tools.option_flags import add_model_argument, add_settings, read_settings
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ TOKENS = {"cpu": 1024, "cuda": 16384}
 
 ROUNDS = 7
 
+FILES = ("profile.json", "trace.json", "flame.svg")
+"""What is written into the folder of -o."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model, the texts, the folder for the files, the settings of model and engine."""
@@ -32,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--texts", type=Path, metavar="FILE", help="your texts, one a line; ours without it"
     )
     parser.add_argument(
-        "--tokens", type=int, metavar="N", help="in the batch; 1024 on a CPU, 16384 on a GPU"
+        "--tokens", type=positive, metavar="N", help="in the batch; 1024 on a CPU, 16384 on a GPU"
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="for profile.json, trace.json, flame.svg",
+        help=f"for {', '.join(FILES)}",
     )
     add_settings(parser, ("model", "engine"))
 
@@ -60,16 +64,18 @@ def profiled(arguments: argparse.Namespace, words: list[str]) -> Profile:
     """The profile, its files written; ``words`` are the arguments as they were typed."""
     import msgspec
 
+    from packhorse.tools.output_files import check_outputs
     from packhorse.tools.profiler.flame_graph import write_flame_graph
     from packhorse.tools.profiler.measure import measure
     from packhorse.tools.profiler.trace import write_trace
 
+    folder: Path | None = arguments.output
+    if folder is not None:
+        check_outputs(*(folder / name for name in FILES))
     subject = configured_subject(arguments)
     profile = measure(subject, ROUNDS)
-    folder: Path | None = arguments.output
     if folder is None:
         return profile
-    folder.mkdir(parents=True, exist_ok=True)
     write_trace(subject, folder / "trace.json")
     profile.files["trace"] = str(folder / "trace.json")
     fault = write_flame_graph(words, folder / "flame.svg")

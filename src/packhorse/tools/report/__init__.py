@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from packhorse.errors import ConfigError
+from packhorse.tools.output_files import check_outputs
+
 __all__ = ["add_arguments", "run"]
 
 
@@ -22,13 +25,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the page.
 
-    Raises ConfigError for a file that is missing or of none of these commands.
+    Raises ConfigError for a file that is missing, of none of these commands, or makes no sense.
     """
-    from packhorse.tools.report.inputs import read
     from packhorse.tools.report.page import page
 
-    results = [read(file) for file in arguments.files]
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(page(results), encoding="utf-8")
+    check_outputs(arguments.output)
+    sections = [_section(file, number) for number, file in enumerate(arguments.files)]
+    arguments.output.write_text(page(sections), encoding="utf-8")
     print(arguments.output)
     return 0
+
+
+def _section(file: Path, number: int) -> str:
+    from packhorse.tools.report.inputs import read
+    from packhorse.tools.report.page import section
+
+    result = read(file)
+    try:
+        return section(result, number)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{file} has the keys of a result and cannot be shown "
+            f"({type(error).__name__}: {error}); give it as packhorse wrote it"
+        ) from error

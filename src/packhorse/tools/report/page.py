@@ -39,9 +39,8 @@ dd { margin: 0; overflow-wrap: anywhere } code { font: 0.9em ui-monospace, monos
 """
 
 
-def page(results: Sequence[Result]) -> str:
-    """The whole file; results in the order in which they are given."""
-    sections = [_section(result, number) for number, result in enumerate(results)]
+def page(sections: Sequence[str]) -> str:
+    """The whole file; sections in the order in which they are given."""
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -57,7 +56,8 @@ def page(results: Sequence[Result]) -> str:
     )
 
 
-def _section(result: Result, number: int) -> str:
+def section(result: Result, number: int) -> str:
+    """One result; ``number`` keeps its ids apart from those of the others."""
     if isinstance(result, Ladder):
         title, body = f"The ladder: {result.model}", ladder_section(result, number)
     elif isinstance(result, Examination):

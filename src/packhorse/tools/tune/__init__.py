@@ -10,7 +10,9 @@ import argparse
 from pathlib import Path
 
 from packhorse.config import SECTIONS
+from packhorse.tools.argument_types import above_zero
 from packhorse.tools.option_flags import add_model_argument, add_settings
+from packhorse.tools.tune.knobs import CHOSEN_HERE
 
 __all__ = ["add_arguments", "run"]
 
@@ -20,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument(
-        "--p99-ms", type=_above_zero, metavar="MS", help="most texts/s within this p99"
+        "--p99-ms", type=above_zero, metavar="MS", help="most texts/s within this p99"
     )
     target.add_argument("--throughput", action="store_true", help="most texts/s, whatever latency")
     parser.add_argument(
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--route", default="/predict", help="default: %(default)s")
     parser.add_argument(
-        "--seconds", type=_above_zero, default=2.0, metavar="S",
+        "--seconds", type=above_zero, default=2.0, metavar="S",
         help="of each load (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument("--sweep", action="store_true", help="try every combination of settings")
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
-    add_settings(parser, SECTIONS, without=("port", "hostname"))
+    add_settings(parser, SECTIONS, without=CHOSEN_HERE)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,10 +54,3 @@ def run(arguments: argparse.Namespace) -> int:
     from packhorse.tools.tune.command import tune
 
     return tune(arguments)
-
-
-def _above_zero(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1e6:
-        raise argparse.ArgumentTypeError("expected a number above 0")
-    return number

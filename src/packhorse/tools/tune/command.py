@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import msgspec
 
-from packhorse.config import options, parse_value, resolve
+from packhorse.config import options, parse_value, resolve, values_given
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.tools.bench.ladder import run_now
@@ -17,8 +16,9 @@ from packhorse.tools.bench.serve.command import without_secrets
 from packhorse.tools.bench.units import digits
 from packhorse.tools.doctor.sample_texts import our_texts
 from packhorse.tools.option_flags import given_settings, read_settings
+from packhorse.tools.output_files import check_outputs
 from packhorse.tools.tune.config_file import config_text
-from packhorse.tools.tune.knobs import Knob, knobs_for
+from packhorse.tools.tune.knobs import CHOSEN_HERE, Knob, knobs_for
 from packhorse.tools.tune.picture import picture
 from packhorse.tools.tune.results import Settings, Trial, Tuning
 from packhorse.tools.tune.search import best_of, confirm, descend, sweep
@@ -27,17 +27,18 @@ from packhorse.tools.tune.server_trial import trial
 
 def tune(arguments: argparse.Namespace) -> int:
     """Search; 1 when no trial keeps the target."""
+    check_outputs(arguments.json, arguments.svg, arguments.output)
     tuning = search(arguments)
     print(summary(tuning))
     if arguments.json is not None:
         shown = msgspec.json.format(msgspec.json.encode(tuning), indent=1)
-        _write(arguments.json, shown.decode() + "\n")
+        arguments.json.write_bytes(shown + b"\n")
     if tuning.best.best(tuning.p99_ms) is None:
         return 1
     if arguments.svg is not None:
-        _write(arguments.svg, picture(tuning))
+        arguments.svg.write_text(picture(tuning), encoding="utf-8")
     if arguments.output is not None:
-        _write(arguments.output, config_text(tuning))
+        arguments.output.write_text(config_text(tuning), encoding="utf-8")
     return 0
 
 
@@ -48,8 +49,9 @@ def search(arguments: argparse.Namespace) -> Tuning:
     """
     settings = read_settings(arguments)
     resolved = resolve(settings, detect())
-    fixed = given_settings(arguments)
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in fixed.items()]
+    flags = given_settings(arguments)
+    fixed = values_given(flags, file=arguments.config)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
     if arguments.config is not None:
         words += ["--config", str(arguments.config)]
     knobs = _knobs(arguments.tried, fixed) or knobs_for(resolved, detect(), fixed)
@@ -98,8 +100,8 @@ def summary(tuning: Tuning) -> str:
 
 def _knobs(tried: list[str], fixed: Settings) -> list[Knob]:
     """Those of --try. Raises ConfigError."""
-    known = {option.name: option for _, option in options()}
-    knobs = []
+    known = {option.name: option for _, option in options() if option.name not in CHOSEN_HERE}
+    knobs: list[Knob] = []
     for entry in tried:
         name, _, values = entry.partition("=")
         name = name.strip().lstrip("-").replace("-", "_")
@@ -107,6 +109,10 @@ def _knobs(tried: list[str], fixed: Settings) -> list[Knob]:
             raise ConfigError(f"--try {entry}: write SETTING=VALUE,VALUE, such as threads=1,2")
         if name in fixed:
             raise ConfigError(f"--try {entry}: {name} is given as a setting, too")
+        if name in (knob.name for knob in knobs):
+            raise ConfigError(
+                f"--try {entry}: {name} has a --try already; put a comma between values"
+            )
         for value in values.split(","):
             parse_value(known[name], value, f"--try {name}")
         knobs.append(Knob(name, tuple(values.split(","))))
@@ -123,8 +129,3 @@ def _line(result: Trial, p99_ms: float | None) -> str:
     if result.fault is not None:
         return f"{name}: {result.fault}"
     return f"{name}: {digits(result.score(p99_ms))} texts/s"
-
-
-def _write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")

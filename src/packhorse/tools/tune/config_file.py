@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from packhorse.config import options
 from packhorse.tools.bench.units import digits
 from packhorse.tools.tune.results import Settings, Tuning
+
+_PLAIN = re.compile(r"true|false|(0|[1-9][0-9]*)([.][0-9]+)?")
+"""What TOML reads without quotes; of strings JSON's escapes are TOML's, too."""
 
 
 def config_text(tuning: Tuning) -> str:
@@ -35,8 +41,9 @@ def _about(tuning: Tuning) -> list[str]:
 
 
 def _toml(settings: Settings, name: str) -> str:
-    """A number or a truth as such, anything else in quotes."""
+    """A number or a truth as such, anything else in quotes: names too that look like numbers."""
     value = settings[name]
-    is_plain = value in ("true", "false") or value.replace(".", "", 1).isdecimal()
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return value if is_plain else f'"{escaped}"'
+    is_name = name in {option.name for _, option in options() if option.metadata["parse"] is str}
+    if _PLAIN.fullmatch(value) and not is_name:
+        return value
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

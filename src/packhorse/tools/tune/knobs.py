@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from packhorse.config import AUTO, Config
 from packhorse.hardware import Hardware
 
+CHOSEN_HERE = ("port", "hostname")
+"""Settings of a server that is tried which no search turns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:

@@ -16,6 +16,9 @@ from packhorse.tools.tune.results import Point, Settings, Trial
 WARM_UP = 0.5
 """Seconds of every load before the clock starts."""
 
+PATIENCE = 30.0
+"""Seconds after which a request is given up: the latency of a load of which none was answered."""
+
 
 def trial(
     settings: Settings,
@@ -58,9 +61,9 @@ def _load(
             processes=min(connections, default_processes()),
             warm_up=WARM_UP,
             duration=seconds,
-            timeout=30.0,
+            timeout=PATIENCE,
         )
     )
-    latency = report["latency_ms"] or {"p50": float("inf"), "p99": float("inf")}
+    latency = report["latency_ms"] or {"p50": 1000 * PATIENCE, "p99": 1000 * PATIENCE}
     bad = sum(report["errors"].values()) + report["sent"] - report["answered_2xx"]
     return Point(connections, report["texts_per_second"], latency["p50"], latency["p99"], bad)

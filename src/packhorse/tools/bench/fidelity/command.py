@@ -22,6 +22,7 @@ from packhorse.tools.bench.fidelity.report import report
 from packhorse.tools.bench.fidelity.subjects import subjects
 from packhorse.tools.bench.ladder import run_now
 from packhorse.tools.bench.results import FORMAT, write
+from packhorse.tools.output_files import check_outputs
 
 
 def fidelity(arguments: argparse.Namespace) -> int:
@@ -29,6 +30,7 @@ def fidelity(arguments: argparse.Namespace) -> int:
 
     Raises ConfigError for wrong names, too few texts, or a GPU that is not there.
     """
+    check_outputs(arguments.json)
     chosen = subjects(_names(arguments.families), _names(arguments.problems))
     threads = arguments.threads or detect().cpus
     quiet(threads)

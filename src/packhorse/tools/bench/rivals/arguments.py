@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from packhorse.tools.bench.arguments import positive
+from packhorse.tools.argument_types import positive
 from packhorse.tools.demo_split import REVIEWS
 
 

@@ -28,6 +28,7 @@ from packhorse.tools.bench.rivals.table import table
 from packhorse.tools.bench.summary import agreement_of, counting
 from packhorse.tools.bench.worker_process import WorkerError
 from packhorse.tools.bench.workloads import distinct_reviews
+from packhorse.tools.output_files import check_outputs
 
 WORKLOAD = "reviews"
 
@@ -40,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises ConfigError or CheckpointError for what cannot be measured here.
     """
     chosen(arguments.only)  # before anything is changed
+    check_outputs(arguments.json)
     allowed = os.sched_getaffinity(0)
     environment = dict(os.environ)
     cores = pin(arguments.threads, arguments.cores)

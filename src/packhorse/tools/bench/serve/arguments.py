@@ -7,6 +7,7 @@ from pathlib import Path
 
 from packhorse.errors import ConfigError
 from packhorse.hardware import detect
+from packhorse.tools.argument_types import above_zero, at_least_zero, positive
 from packhorse.tools.bench.serve.bodies import ROUTES, check_plan, read_bodies, read_texts
 from packhorse.tools.bench.serve.plan import Plan
 from packhorse.tools.bench.serve.target import Target
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch", default="1", metavar="TEXTS", help="texts a request; 1,8,32 for sizes in turn"
     )
     asked.add_argument(
-        "--distinct", type=_positive, default=10_000, metavar="BODIES", help="default: %(default)s"
+        "--distinct", type=positive, default=10_000, metavar="BODIES", help="default: %(default)s"
     )
     asked.add_argument(
         "--texts", type=Path, metavar="FILE", help="a text a line; a checkout's reviews without it"
@@ -43,24 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     load = parser.add_argument_group("load")
     load.add_argument(
-        "--rate", type=_above_zero, metavar="REQUESTS/S",
+        "--rate", type=above_zero, metavar="REQUESTS/S",
         help="open loop: requests are due at the moments of a Poisson process, and latency counts "
         "from there; without it a closed loop: each connection asks again when it has its answer",
     )  # fmt: skip
     load.add_argument(
-        "--connections", type=_positive,
+        "--connections", type=positive,
         help="default: 64, in an open loop as many as may be on their way at once, 1024",
     )  # fmt: skip
-    load.add_argument("--processes", type=_positive, help="of the load generator")
-    load.add_argument("--warm-up", type=_seconds, default=2.0, metavar="S", help="%(default)s")
-    load.add_argument("--duration", type=_above_zero, default=10.0, metavar="S", help="%(default)s")
+    load.add_argument("--processes", type=positive, help="of the load generator")
+    load.add_argument("--warm-up", type=at_least_zero, default=2.0, metavar="S", help="%(default)s")
+    load.add_argument("--duration", type=above_zero, default=10.0, metavar="S", help="%(default)s")
     load.add_argument(
-        "--timeout", type=_above_zero, default=30.0, metavar="S",
+        "--timeout", type=above_zero, default=30.0, metavar="S",
         help="give a request up after so long (default: %(default)s)",
     )  # fmt: skip
-    load.add_argument(
-        "--deadline-ms", type=_above_zero, metavar="MS", help="what counts as goodput"
-    )
+    load.add_argument("--deadline-ms", type=above_zero, metavar="MS", help="what counts as goodput")
     load.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to this file")
 
@@ -114,24 +113,3 @@ def _batches(text: str) -> tuple[int, ...]:
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ConfigError(f"--batch {text}: write a number of texts, or several: 1,8,32")
     return tuple(map(int, sizes))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("expected a whole number of at least 1")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < 1e6:
-        raise argparse.ArgumentTypeError("expected a number of at least 0")
-    return number
-
-
-def _above_zero(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError("expected a number above 0")
-    return number

@@ -20,6 +20,7 @@ from packhorse.tools.bench.serve.report import report_of
 from packhorse.tools.bench.serve.served import Served, served
 from packhorse.tools.bench.serve.summary import summary
 from packhorse.tools.bench.serve.target import target_of
+from packhorse.tools.output_files import check_outputs
 
 SECRET_FLAGS = ("--api-key", "--hf-token", "--header")
 
@@ -34,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "with --url no server is started: there is nothing for arguments after --"
         )
+    check_outputs(arguments.json)
     with _server(arguments) as (url, server):
         plan = plan_of(arguments, target_of(url, not arguments.insecure))
         deadline = None if arguments.deadline_ms is None else arguments.deadline_ms / 1000
