@@ -11,7 +11,7 @@ would compute otherwise than we do is refused here, by key and value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,14 @@ from packhorse.architecture import Architecture as Architecture
 from packhorse.architecture import architecture_of
 from packhorse.config_values import read_json as read_json
 from packhorse.config_values import refusal, stated_length
+from packhorse.cross_encoder import CrossEncoder, cross_encoder
 from packhorse.errors import CheckpointError
 from packhorse.families import FAMILIES, OTHER_CLASSES, Family, served
 from packhorse.hub import commit_of, fetch
 from packhorse.labels import ProblemType as ProblemType
 from packhorse.labels import labels_of, problem_type_of
-from packhorse.sentence import (
-    Pooling,
-    SentenceModules,
-    rerank_activation,
-    sentence_modules,
-    sparse_modules,
-    task_of_folder,
-    transformer_folder,
-)
+from packhorse.sentence import Pooling, SentenceModules, sentence_modules, sparse_modules
+from packhorse.sentence_files import task_of_folder, transformer_folder
 from packhorse.tasks import DOES, Task
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
@@ -54,7 +48,7 @@ class Checkpoint:
     A model that embeds has none, and ``sentence`` says how hidden states become a vector; one that
     fills masks has none either.
     ``allow_pickle`` lets the weights be read from pytorch_model.bin.
-    ``rerank_activation`` is what a score of RERANK goes through: sigmoid or identity.
+    ``cross_encoder`` is what RERANK puts before a query, and what its scores go through.
     """
 
     model_id: str
@@ -68,7 +62,7 @@ class Checkpoint:
     max_length: int
     task: Task = Task.CLASSIFY
     sentence: SentenceModules | None = None
-    rerank_activation: str = "sigmoid"
+    cross_encoder: CrossEncoder = field(default_factory=CrossEncoder)
     allow_pickle: bool = False
 
     @property
@@ -146,6 +140,8 @@ def load_checkpoint(
         )
     labels = () if sentence or task is Task.FILL_MASK else labels_of(config, path)
     task = _with_labels(task, labels, path)
+    scores = cross_encoder(folder, config, path) if task is Task.RERANK else CrossEncoder()
+    limit = scores.max_length if sentence is None else sentence.max_length
     checkpoint = Checkpoint(
         model_id=model_id,
         revision=commit_of(folder),
@@ -157,10 +153,10 @@ def load_checkpoint(
         problem_type=problem_type_of(config, len(labels), path)
         if task.is_classifier
         else ProblemType.SINGLE_LABEL,
-        max_length=_max_length(transformer / "tokenizer_config.json", architecture, sentence),
+        max_length=_max_length(transformer / "tokenizer_config.json", architecture, limit),
         task=task,
         sentence=sentence,
-        rerank_activation=rerank_activation(config, path) if task is Task.RERANK else "sigmoid",
+        cross_encoder=scores,
         allow_pickle=allow_pickle,
     )
     _check_tokenizer_file(checkpoint.tokenizer_file)
@@ -227,13 +223,13 @@ def _with_labels(task: Task, labels: tuple[str, ...], path: Path) -> Task:
     return Task.RERANK if task is Task.CLASSIFY and len(labels) == 1 else task
 
 
-def _max_length(path: Path, architecture: Architecture, sentence: SentenceModules | None) -> int:
+def _max_length(path: Path, architecture: Architecture, limit: int | None) -> int:
     """The longest sequence served: what has positions, or less if the tokenizer's config says so.
 
-    What sentence-transformers' own config says goes before the tokenizer's, as it does there.
+    ``limit``, that of sentence-transformers' own config, goes before the tokenizer's, as there.
     """
-    if sentence is not None and sentence.max_length is not None:
-        return min(sentence.max_length, architecture.max_positions)
+    if limit is not None:
+        return min(limit, architecture.max_positions)
     stated = stated_length(path)
     return min(stated or architecture.max_positions, architecture.max_positions)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,7 +91,8 @@ def embed_sparse(
     """The weights of the vocabulary's tokens that are not 0, for each text."""
     sentence = sentence_of(loaded.checkpoint, Task.EMBED_SPARSE)
     inputs = _prompted(sentence, checked_texts(texts), _prompt(sentence, prompt_name, prompt))
-    return Plan(loaded, inputs, encoder_of(loaded, truncate, direction), sparse_vectors, [])
+    finish = partial(sparse_vectors, most=sentence.max_active_dims)
+    return Plan(loaded, inputs, encoder_of(loaded, truncate, direction), finish, [])
 
 
 def similarity(

@@ -1,12 +1,10 @@
 """What a sentence-transformers folder says: pooling, further layers, prompts, the length limit.
 
-``modules.json`` lists the modules that a text goes through, each with a folder of its own. What
-is not computed as sentence-transformers would is refused, by file and name, never left out.
+What is not computed as sentence-transformers would is refused, by file and name, never left out.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,17 +12,19 @@ from typing import Any, Literal
 
 from packhorse.config_values import switch
 from packhorse.errors import CheckpointError, ValidationError
-from packhorse.tasks import Task
-
-MODULES_FILE = "modules.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
-LIMIT_FILES = (
-    "sentence_bert_config.json",
-    *(
-        f"sentence_{kind}_config.json"
-        for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-    ),
+from packhorse.sentence_files import (
+    MODULES_FILE,
+    PROMPTS_FILE,
+    TRANSFORMERS,
+    check_values,
+    count_of,
+    folder_settings,
+    json_object,
+    listed_modules,
+    prompts_of,
+    transformer_settings,
 )
+from packhorse.tasks import Task
 
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last", "splade"]
 
@@ -58,10 +58,6 @@ ACTIVATIONS = {
 """Classes of torch.nn that may follow a Dense module, to the names that the head knows."""
 
 
-_TRANSFORMERS = ("Transformer", "MLMTransformer")
-"""Modules that turn tokens into hidden states, or into logits of a vocabulary."""
-
-
 @dataclass(frozen=True, slots=True)
 class DenseModule:
     """A dense layer and an activation; ``folder`` holds its linear.weight and linear.bias."""
@@ -86,7 +82,14 @@ class NormalizeModule:
     """Each vector to length 1."""
 
 
-Module = DenseModule | NormModule | NormalizeModule
+@dataclass(frozen=True, slots=True)
+class TruncateModule:
+    """The first ``width`` numbers of each vector."""
+
+    width: int
+
+
+Module = DenseModule | NormModule | NormalizeModule | TruncateModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class SentenceModules:
     default_prompt_name   the prompt of a request that names none; None: no prompt
     pools_prompt   whether the prompt's tokens are pooled too
     twice_log1p    of a sparse model: whether its weights go through log1p once more
+    max_active_dims   of a sparse model: how many weights of a text stay, the largest; None: all
     """
 
     poolings: tuple[Pooling, ...]
@@ -113,6 +117,7 @@ class SentenceModules:
     default_prompt_name: str | None = None
     pools_prompt: bool = True
     twice_log1p: bool = False
+    max_active_dims: int | None = None
 
     def text_with_prompt(self, text: str, prompt: str) -> str:
         """The text as it is tokenised."""
@@ -153,31 +158,6 @@ class SentenceModules:
         return bool(self.modules) and isinstance(self.modules[-1], NormalizeModule)
 
 
-def transformer_folder(folder: Path) -> Path:
-    """Where the transformer's own files are: at the top, or in the folder that modules.json names.
-
-    Raises CheckpointError for a file that is broken, and for several transformers.
-    """
-    if not (folder / MODULES_FILE).is_file():
-        return folder
-    paths = [path for kind, path in _listed(folder) if kind in _TRANSFORMERS]
-    if len(paths) > 1:
-        raise CheckpointError(
-            f"{folder / MODULES_FILE}: it has {len(paths)} transformers, and one is served"
-        )
-    return folder / paths[0] if paths else folder
-
-
-def task_of_folder(folder: Path) -> Task | None:
-    """What sentence-transformers saved here, if it did: a model that pools, densely or sparsely."""
-    if not (folder / MODULES_FILE).is_file():
-        return None
-    kinds = {kind for kind, _ in _listed(folder)}
-    if "SpladePooling" in kinds:
-        return Task.EMBED_SPARSE
-    return Task.EMBED if "Pooling" in kinds else None
-
-
 def sentence_modules(
     folder: Path, hidden_size: int, pooling: Pooling | None = None
 ) -> SentenceModules:
@@ -186,33 +166,33 @@ def sentence_modules(
     ``pooling``, if given, takes the place of what the folder says.
     Raises CheckpointError for a module or a value that is not served.
     """
-    listed = _listed(folder) if (folder / MODULES_FILE).is_file() else []
-    poolings: tuple[Pooling, ...] = ("mean",)
+    listed = listed_modules(folder)
+    after = [(kind, path) for kind, path in listed if kind not in (*TRANSFORMERS, "Dropout")]
+    _check_kinds([kind for kind, _ in after], folder)
+    if not after:
+        plain = SentenceModules(("mean" if pooling is None else pooling,), (), hidden_size)
+        # A list without pooling is that of a cross-encoder, whose settings mean nothing here.
+        return plain if listed else _with_settings(plain, folder, Task.EMBED)
+    poolings, pools_prompt = _pooling(folder / after[0][1] / "config.json", hidden_size)
+    poolings = poolings if pooling is None else (pooling,)
     modules: list[Module] = []
-    width, pools_prompt = hidden_size, True
-    for kind, path in listed:
-        if kind in ("Transformer", "Dropout"):
-            continue
-        if kind == "Pooling":
-            poolings, pools_prompt = _pooling(folder / path / "config.json", hidden_size)
-            poolings = poolings if pooling is None else (pooling,)
-            width = len(poolings) * hidden_size
-        elif kind == "Normalize":
-            modules.append(NormalizeModule())
-        elif kind == "Dense":
-            modules.append(_dense(folder, path, width))
-            width = modules[-1].out_features  # type: ignore[union-attr]
+    width = len(poolings) * hidden_size
+    for kind, path in after[1:]:
+        if kind == "Normalize":
+            modules.append(_normalize(folder / path / "config.json"))
         elif kind == "LayerNorm":
             modules.append(NormModule(path, width))
         else:
-            raise CheckpointError(
-                f"{folder / MODULES_FILE}: the module {kind!r} is not served; served: Transformer, "
-                "Pooling, Dense, LayerNorm, Normalize, Dropout"
-            )
-    if not listed and pooling is not None:
-        poolings = (pooling,)
-    return _with_settings(
-        SentenceModules(poolings, tuple(modules), width, pools_prompt=pools_prompt), folder
+            dense = _dense(folder, path, width)
+            modules.append(dense)
+            width = dense.out_features
+    return _truncated(
+        _with_settings(
+            SentenceModules(poolings, tuple(modules), width, pools_prompt=pools_prompt),
+            folder,
+            Task.EMBED,
+        ),
+        folder,
     )
 
 
@@ -224,78 +204,73 @@ def sparse_modules(folder: Path, vocab_size: int) -> SentenceModules:
     Raises CheckpointError for a module or a value that is not served.
     """
     twice_log1p = False
-    for kind, path in _listed(folder) if (folder / MODULES_FILE).is_file() else []:
+    for kind, path in listed_modules(folder):
         if kind == "SpladePooling":
             twice_log1p = _splade_pooling(folder / path / "config.json")
-        elif kind not in _TRANSFORMERS:
+        elif kind not in TRANSFORMERS:
             raise CheckpointError(
                 f"{folder / MODULES_FILE}: the module {kind!r} is not served in a sparse model; "
                 "served: MLMTransformer, Transformer, SpladePooling"
             )
-    modules = SentenceModules(("splade",), (), vocab_size, twice_log1p=twice_log1p)
-    return _with_settings(modules, folder)
+    most = count_of(folder_settings(folder), "max_active_dims", folder / PROMPTS_FILE)
+    modules = SentenceModules(
+        ("splade",), (), vocab_size, twice_log1p=twice_log1p, max_active_dims=most
+    )
+    return _with_settings(modules, folder, Task.EMBED_SPARSE)
 
 
-def _with_settings(modules: SentenceModules, folder: Path) -> SentenceModules:
-    """With the folder's prompts, and the limits that are beside the transformer."""
-    limit = _first_object(transformer_folder(folder), LIMIT_FILES)
-    prompts = _first_object(folder, (PROMPTS_FILE,))
+def _check_kinds(kinds: list[str], folder: Path) -> None:
+    """Of the modules after the transformer: those that are served, and one Pooling before all."""
+    for kind in kinds:
+        if kind not in ("Pooling", "Normalize", "Dense", "LayerNorm"):
+            raise CheckpointError(
+                f"{folder / MODULES_FILE}: the module {kind!r} is not served; served: Transformer, "
+                "Pooling, Dense, LayerNorm, Normalize, Dropout"
+            )
+    if kinds and (kinds[0] != "Pooling" or kinds.count("Pooling") > 1):
+        raise CheckpointError(
+            f"{folder / MODULES_FILE}: after its Transformer come {', '.join(kinds)}; one Pooling "
+            "must be among them, before all others"
+        )
+
+
+def _with_settings(modules: SentenceModules, folder: Path, task: Task) -> SentenceModules:
+    """With the folder's prompts, and what is said beside the transformer."""
+    settings, prompts = transformer_settings(folder, task), prompts_of(folder)
     return replace(
         modules,
-        max_length=_limit(limit, folder),
-        lowercase=switch(limit, "do_lower_case", folder),
-        prompts=_prompts(prompts, folder / PROMPTS_FILE),
-        default_prompt_name=_default_prompt(prompts, folder / PROMPTS_FILE),
+        max_length=settings.max_length,
+        lowercase=settings.lowercase,
+        prompts=prompts.texts,
+        default_prompt_name=prompts.default_name,
     )
 
 
-def rerank_activation(config: Mapping[str, Any], path: Path) -> str:
-    """sigmoid or identity: what a cross-encoder's config.json puts after its logit.
-
-    The sigmoid where it says nothing, as in sentence-transformers' CrossEncoder.
-    Raises CheckpointError for another function.
-    """
-    own = config.get("sentence_transformers")
-    value = own.get("activation_fn") if isinstance(own, dict) else None
-    if value is None:
-        value = config.get("sbert_ce_default_activation_function")
-    if value is None:
-        return "sigmoid"
-    name = str(value).rpartition(".")[2]
-    if str(value).startswith("torch.nn.") and name in ("Sigmoid", "Identity"):
-        return name.lower()
-    raise CheckpointError(
-        f"{path}: the activation {value!r} of sentence-transformers is not served; "
-        "served: torch.nn.Sigmoid and torch.nn.Identity"
-    )
+def _truncated(modules: SentenceModules, folder: Path) -> SentenceModules:
+    """With vectors cut as the folder says (``truncate_dim``): last of all, and not normalized
+    again, as there."""
+    width = count_of(folder_settings(folder), "truncate_dim", folder / PROMPTS_FILE)
+    if width is None or width >= modules.width:
+        return modules
+    return replace(modules, modules=(*modules.modules, TruncateModule(width)), width=width)
 
 
-def _listed(folder: Path) -> list[tuple[str, str]]:
-    """(class name, folder) of every module, in the order of the list, as sentence-transformers
-    applies them: ``idx`` is for people."""
-    path = folder / MODULES_FILE
-    modules = _json(path)
-    if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
-        raise CheckpointError(f"{path} must hold a JSON list of objects")
-    if not modules:
-        raise CheckpointError(f"{path} lists no modules: at least a Transformer must be there")
-    found = []
-    for module in modules:
-        kind, place = module.get("type"), module.get("path", "")
-        # Another folder's weights must not be read by way of "..".
-        if not isinstance(kind, str) or not isinstance(place, str) or Path(place).name != place:
-            raise CheckpointError(f"{path}: a module needs a type and a path that is a folder name")
-        if not kind.startswith("sentence_transformers."):
-            raise CheckpointError(
-                f"{path}: the module {kind!r} is code of the model's own, which is never run"
-            )
-        found.append((kind.rpartition(".")[2], place))
-    return found
+def _normalize(path: Path) -> NormalizeModule:
+    """Old versions wrote no config beside it."""
+    if path.is_file():
+        check_values(json_object(path), path, _SENTENCE_TO_SENTENCE)
+    return NormalizeModule()
+
+
+_SENTENCE_TO_SENTENCE = dict.fromkeys(
+    ("module_input_name", "module_output_name"), ("sentence_embedding",)
+)
+"""What a module after the pooling may read and write."""
 
 
 def _pooling(path: Path, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
     """Modes in the order of concatenation, and whether the prompt's tokens are pooled."""
-    config = _object(path)
+    config = json_object(path)
     modes = config.get("pooling_mode")
     if modes is None:
         modes = _switched_on(config, path)
@@ -330,7 +305,7 @@ def _switched_on(config: Mapping[str, Any], path: Path) -> list[str]:
 
 def _splade_pooling(path: Path) -> bool:
     """Whether log1p is applied twice (arXiv:2504.14839)."""
-    config = _object(path) if path.is_file() else {}
+    config = json_object(path) if path.is_file() else {}
     for key, accepted in (
         ("pooling_strategy", ("max",)),
         ("activation_function", ("relu", "log1p_relu")),
@@ -344,20 +319,14 @@ def _splade_pooling(path: Path) -> bool:
 
 def _dense(folder: Path, path: str, width: int) -> DenseModule:
     file = folder / path / "config.json"
-    config = _object(file)
+    config = json_object(file)
     inputs, outputs = config.get("in_features"), config.get("out_features")
     if inputs != width or not isinstance(outputs, int) or isinstance(outputs, bool) or outputs < 1:
         raise CheckpointError(
             f"{file}: in_features {inputs!r} and out_features {outputs!r} do not fit vectors of "
             f"{width} numbers"
         )
-    for key, accepted in (
-        ("module_input_name", "sentence_embedding"),
-        ("module_output_name", "sentence_embedding"),
-        ("use_residual", False),
-    ):
-        if config.get(key) not in (accepted, None):
-            raise CheckpointError(f'{file}: "{key}" is {config[key]!r}; accepted: {accepted!r}')
+    check_values(config, file, _SENTENCE_TO_SENTENCE | {"use_residual": (False,)})
     value = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     name = str(value).rpartition(".")[2]
     if not str(value).startswith("torch.nn.") or name not in ACTIVATIONS:
@@ -366,53 +335,3 @@ def _dense(folder: Path, path: str, width: int) -> DenseModule:
             + ", ".join(ACTIVATIONS)
         )
     return DenseModule(path, width, outputs, bool(config.get("bias", True)), ACTIVATIONS[name])
-
-
-def _limit(config: Mapping[str, Any], folder: Path) -> int | None:
-    value = config.get("max_seq_length")
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointError(
-            f'{folder}: "max_seq_length" is {value!r}; accepted: a whole number of at least 1'
-        )
-    return value
-
-
-def _prompts(config: Mapping[str, Any], path: Path) -> Mapping[str, str]:
-    prompts = config.get("prompts") or {}
-    if not isinstance(prompts, dict):
-        raise CheckpointError(f'{path}: "prompts" must be an object: name to text')
-    # A name without a text is a name that may be used and says nothing.
-    return {str(name): str(text or "") for name, text in prompts.items()}
-
-
-def _default_prompt(config: Mapping[str, Any], path: Path) -> str | None:
-    name = config.get("default_prompt_name")
-    if name is None or name in (config.get("prompts") or {}):
-        return None if name is None else str(name)
-    raise CheckpointError(f'{path}: "default_prompt_name" is {name!r}, which is not in "prompts"')
-
-
-def _first_object(folder: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
-    """The JSON object in the first of these files that is there; empty if none is."""
-    for name in names:
-        if (folder / name).is_file():
-            return _object(folder / name)
-    return {}
-
-
-def _object(path: Path) -> dict[str, Any]:
-    value = _json(path)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return value
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing, though {MODULES_FILE} names it") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error

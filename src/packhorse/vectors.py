@@ -34,15 +34,26 @@ class SparseVector:
     values: Float32Array
 
 
-def sparse_vectors(answer: Answer) -> list[SparseVector]:
-    """The vectors of an answer whose rows are pairs of place and value, float32 (R, 2)."""
+def sparse_vectors(answer: Answer, most: int | None = None) -> list[SparseVector]:
+    """The vectors of an answer whose rows are pairs of place and value, float32 (R, 2).
+
+    ``most``: how many values of each stay, the largest, as sentence-transformers'
+    ``max_active_dims`` has it; None for all.
+    """
     assert answer.row_counts is not None
     bounds = bounds_of(answer.row_counts).tolist()
     indices = answer.values[:, 0].astype(np.int32)
     values = np.ascontiguousarray(answer.values[:, 1])
-    return [
+    vectors = [
         SparseVector(indices[start:stop], values[start:stop]) for start, stop in pairwise(bounds)
     ]
+    return vectors if most is None else [_largest(vector, most) for vector in vectors]
+
+
+def _largest(vector: SparseVector, most: int) -> SparseVector:
+    """The first of those that are equal, where not all of them have room."""
+    kept = np.sort(np.argsort(-vector.values, kind="stable")[:most])
+    return SparseVector(vector.indices[kept], vector.values[kept])
 
 
 def finished(

@@ -195,13 +195,15 @@ def pair_scores(
 ) -> Plan[Float32Array]:
     """How well the document of each pair answers its query, float32 (n,)."""
     require(loaded.checkpoint, Task.RERANK)
-    plain = raw_scores or loaded.checkpoint.rerank_activation == "identity"
+    scores = loaded.checkpoint.cross_encoder
+    plain = raw_scores or scores.activation == "identity"
 
     def finish(answer: Answer) -> Float32Array:
         logits = answer.values[:, 0]
         return logits if plain else sigmoid(logits)
 
     nothing = np.empty(0, np.float32)
+    pairs = scores.prompted(pairs)
     return Plan(loaded, pairs, encoder_of(loaded, truncate, direction), finish, nothing)
 
 

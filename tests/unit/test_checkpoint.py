@@ -219,7 +219,7 @@ def test_the_class_name_says_the_task(tmp_path: Path, name: str, task: Task) -> 
 def test_a_classifier_with_one_label_reranks(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(write(tmp_path, id2label={"0": "relevance"}))
     assert checkpoint.task is Task.RERANK
-    assert checkpoint.rerank_activation == "sigmoid"
+    assert checkpoint.cross_encoder.activation == "sigmoid"
 
 
 def test_a_task_that_is_asked_for_goes_before_the_class_name(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_cross_encoder_says_what_follows_its_logit(
     tmp_path: Path, config: dict[str, Any], activation: str
 ) -> None:
     checkpoint = load_checkpoint(write(tmp_path, id2label={"0": "score"}, **config))
-    assert checkpoint.rerank_activation == activation
+    assert checkpoint.cross_encoder.activation == activation
 
 
 def test_code_of_a_cross_encoders_own_is_refused(tmp_path: Path) -> None:

@@ -36,7 +36,14 @@ class Normalize:
     """Each row to length 1; a row of zeros stays one."""
 
 
-HeadStep = HeadLayer | HeadNorm | Normalize
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """The first ``width`` numbers of each row."""
+
+    width: int
+
+
+HeadStep = HeadLayer | HeadNorm | Normalize | Truncate
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,8 @@ def stepped(x: Tensor, step: HeadStep, backend: Backend, out: Tensor | None = No
         return backend.head_layer(x, step.weight, step.bias, step.activation, out=out)
     if isinstance(step, HeadNorm):
         y = F.layer_norm(x.float(), (x.shape[1],), step.gamma, step.beta, step.eps)
+    elif isinstance(step, Truncate):
+        y = x[:, : step.width].float().contiguous()
     else:
         y = F.normalize(x.float(), dim=1)
     return y if out is None else out.copy_(y)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from packhorse.checkpoint import Checkpoint
 from packhorse.errors import CheckpointError
-from packhorse.models.heads import Head, HeadLayer, HeadNorm, HeadStep, Normalize
+from packhorse.models.heads import Head, HeadLayer, HeadNorm, HeadStep, Normalize, Truncate
 from packhorse.models.pickled import PICKLED_FILES, unpickled
 from packhorse.models.weights import SINGLE_FILE
-from packhorse.sentence import DenseModule, Module, NormModule, SentenceModules
+from packhorse.sentence import DenseModule, Module, NormModule, SentenceModules, TruncateModule
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -23,7 +23,7 @@ EPS = 1e-5
 
 
 def sentence_head(checkpoint: Checkpoint, sentence: SentenceModules, device: torch.device) -> Head:
-    """Pooling, Dense, LayerNorm and Normalize in float32.
+    """Pooling, Dense, LayerNorm, Normalize and truncation in float32.
 
     Raises CheckpointError for weights that are missing or do not fit.
     """
@@ -44,7 +44,7 @@ def _step(checkpoint: Checkpoint, module: Module, device: torch.device) -> HeadS
         shapes = {"norm.weight": shape, "norm.bias": shape}
         norm = _weights(checkpoint, module.folder, shapes, device)
         return HeadNorm(norm["norm.weight"], norm["norm.bias"], EPS)
-    return Normalize()
+    return Truncate(module.width) if isinstance(module, TruncateModule) else Normalize()
 
 
 def _weights(

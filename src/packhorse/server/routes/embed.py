@@ -235,7 +235,8 @@ class EmbedSparse(EmbeddingRoute):
             truncate=request.truncate,
             direction=request.truncation_direction,
         )
-        return encode_json(await sparse_as_json(sparse_vectors(answer)))
+        vectors = sparse_vectors(answer, self.sentence.max_active_dims)
+        return encode_json(await sparse_as_json(vectors))
 
 
 class Similarity(EmbeddingRoute):

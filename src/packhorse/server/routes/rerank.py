@@ -152,6 +152,8 @@ class RerankingRoute(ModelRoute):
         most_of_second: int | None = None,
     ) -> Float32Array:
         """A score for each pair, in float32; of its second text so many tokens are read."""
+        scores = self.checkpoint.cross_encoder
+        pairs = scores.prompted(pairs)
         encode = reading.encoding(self.service.tokenizer, pairs, self.auto_truncate, most_of_second)
         answer = await self.compute(
             asking,
@@ -162,7 +164,7 @@ class RerankingRoute(ModelRoute):
             encode=encode,
         )
         logits = answer.values[:, 0]
-        plain = raw or self.checkpoint.rerank_activation == "identity"
+        plain = raw or scores.activation == "identity"
         return logits if plain else sigmoid(logits)
 
 
