@@ -25,7 +25,7 @@ ROUTES = (
     *("predict", "health", "info", "metrics", "stats", "root", "unmatched"),
     *("embed", "embed_all", "embed_sparse", "similarity", "rerank", "tokenize", "decode"),
     *("openai_embeddings", "models", "rerank_documents", "classify", "score"),
-    *("token_classify", "zero_shot", "fill_mask", "invocations", "openapi", "docs"),
+    *("token_classify", "zero_shot", "fill_mask", "invocations", "openapi", "docs", "pooling"),
 )
 STATUSES = (
     *("200", "204", "400", "401", "403", "404", "405", "413", "415", "422", "424", "429"),

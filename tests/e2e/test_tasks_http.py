@@ -122,6 +122,32 @@ def test_an_embedding_server_speaks_teis_and_openais_shapes(embedder: Service) -
     assert kind == {"embedding": {"pooling": "mean", "dimensions": 32}}
 
 
+def test_an_embedding_server_speaks_vllms_shapes(embedder: Service) -> None:
+    with Encoder(embedder.folder, device="cpu", dtype="float32") as encoder:  # type: ignore[attr-defined]
+        raw, unit = encoder.embed(TEXTS), encoder.embed(TEXTS, normalize=True)
+        tokens = encoder.embed_tokens(TEXTS)
+    embedded: list[tuple[dict[str, Any], Any]] = [
+        ({}, unit),
+        ({"task": "embed", "use_activation": False}, raw),
+    ]
+    for said, vectors in embedded:
+        answer = post(embedder, "/pooling", {"input": TEXTS, **said}).json()
+        assert close([one["data"] for one in answer["data"]], vectors)
+    body = {"input": TEXTS, "task": "token_embed"}
+    plain = post(embedder, "/pooling", body | {"use_activation": False}).json()["data"]
+    active = post(embedder, "/pooling", body).json()["data"]
+    for one, other, wanted in zip(plain, active, tokens, strict=True):
+        assert close(one["data"], wanted)
+        assert close(other["data"], wanted / np.linalg.norm(wanted, axis=1, keepdims=True))
+    cut = post(embedder, "/pooling", body | {"truncate_prompt_tokens": 4}).json()["data"]
+    assert [len(one["data"]) for one in cut] == [min(4, len(each)) for each in tokens]
+    packed = post(embedder, "/pooling", body | {"encoding_format": "base64"}).json()["data"]
+    numbers = np.frombuffer(base64.b64decode(packed[1]["data"]), "<f4")
+    assert close(numbers.reshape(-1, 32), active[1]["data"])
+    scored = post(embedder, "/score", {"text_1": TEXTS[0], "text_2": TEXTS}).json()["data"]
+    assert close([one["score"] for one in scored], unit[0] @ unit.T)
+
+
 @pytest.mark.long
 def test_a_sparse_server_speaks_teis_shape() -> None:
     folder = tiny_checkpoints.shared("bert", head="ForMaskedLM", num_labels=None)
@@ -279,6 +305,13 @@ def test_a_token_classifying_server_gives_entities() -> None:
                 (e.label, e.word, e.start, e.end) for e in wanted
             ]
         assert "index" in json.dumps(found["data"][0])
+        each = {"inputs": TEXTS, "aggregation_strategy": "none", "ignore_labels": []}
+        entities = post(service, "/v1/token_classify", each).json()["data"]
+        pooled = post(service, "/pooling", {"input": TEXTS}).json()["data"]
+        for row, one in zip(entities, pooled, strict=True):
+            best = np.array(one["data"]).max(axis=1)[1:-1]  # without [CLS] and [SEP]
+            assert len(row) == len(best)
+            assert not row or close([entity["score"] for entity in row], best)
         windows = post(service, "/v1/token_classify", {"inputs": [long, "a"], "stride": 4}).json()
         assert windows["truncated"] == 0
         assert windows["usage"]["total_tokens"] > 500

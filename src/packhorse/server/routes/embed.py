@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -90,7 +91,7 @@ class SimilarityRequest(msgspec.Struct):
 class EmbeddingRoute(ModelRoute):
     """A route for models that embed."""
 
-    tasks = (Task.EMBED,)
+    tasks: ClassVar[tuple[Task, ...]] = (Task.EMBED,)
 
     @property
     def sentence(self) -> SentenceModules:

@@ -22,6 +22,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/rerank": _DOCUMENTS | {"top_n": 1},
     "/v2/rerank": _DOCUMENTS | {"top_n": 1},
     "/classify": {"input": ["a good film"]},
+    "/pooling": {"input": ["a good film"]},
     "/score": _PAIRS,
     "/v1/score": _PAIRS,
     "/v1/token_classify": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -17,9 +18,10 @@ from packhorse.errors import (
     TaskError,
     UnauthorizedError,
 )
+from packhorse.request import Float32Array
 from packhorse.server.matrices import rows_as_json
-from packhorse.server.model_route import Asking, ModelRoute, encode_json
-from packhorse.server.reading import ReadingOptions
+from packhorse.server.model_route import Asking, Body, ModelRoute, encode_json
+from packhorse.server.pooling_parameters import PoolingParameters
 from packhorse.server.routes.embed import EmbeddingRoute
 from packhorse.server.schemas import TextsOrIds, Usage, texts_or_ids
 from packhorse.server.service import Service
@@ -28,33 +30,27 @@ from packhorse.vectors import checked_dimensions, finished
 STARTED = int(time.time())
 
 
-class EmbeddingsRequest(ReadingOptions, kw_only=True):
+class EmbeddingsRequest(PoolingParameters, kw_only=True):
     """``POST /v1/embeddings``. What is OpenAI's, and of what other servers read besides, all that
-    changes a vector; see ``ReadingOptions``, too.
+    changes a vector; see ``PoolingParameters``, too.
 
     input            a text, a list of texts, a list of token ids, or a list of such lists
-    model, user      accepted and not read: there is one model
     encoding_format  float, or base64 of little-endian float32
     embed_dtype, endianness  vLLM's: of base64, and only what that is
     dimensions       the first so many numbers of each; null for all
     prompt_name      which of the model's prompts goes before each text
     normalize        whether vectors have length 1; false leaves them as the model's folder makes
-                     them; use_activation is vLLM's word for it
-    add_special_tokens  vLLM's: they are always added to texts, and never to token ids
+                     them, as does vLLM's use_activation
     stride           read long texts in windows that share so many tokens; null: cut them
     """
 
     input: TextsOrIds
-    model: str | None = None
-    user: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     embed_dtype: Literal["float32"] | None = None
     endianness: Literal["native", "little"] | None = None
     dimensions: int | None = None
     prompt_name: str | None = None
     normalize: bool | None = None
-    use_activation: bool | None = None
-    add_special_tokens: Literal[True] | None = None
     stride: int | None = None
 
 
@@ -111,6 +107,13 @@ class OpenAIErrorBody(msgspec.Struct):
 class OpenAIRoute(ModelRoute):
     """A route whose errors have OpenAI's shape."""
 
+    def read(self, decoder: msgspec.json.Decoder[Body], asking: Asking) -> Body:
+        """The body as its class; the priority that it may name holds from here on."""
+        request = super().read(decoder, asking)
+        if isinstance(request, PoolingParameters):
+            asking.terms = request.terms(asking.terms)
+        return request
+
     def error(self, error: ServedError) -> tuple[int, bytes]:
         """What is wrong with a request is 400 there."""
         status = error.status
@@ -141,21 +144,24 @@ class Embeddings(OpenAIRoute, EmbeddingRoute):
             stride=request.stride,
             most=request.most_tokens(self.service.tokenizer),
         )
-        raw = request.normalize is False or request.use_activation is False
+        raw = request.normalize is False or request.is_raw
         vectors = finished(
             answer.values,
             normalize=not raw or self.sentence.normalizes,
             dimensions=request.dimensions,
         )
-        shown: list[Any] = (
-            [base64.b64encode(row).decode() for row in vectors.astype("<f4")]
-            if request.encoding_format == "base64"
-            else await rows_as_json(list(vectors))
-        )
+        shown = await as_json(list(vectors), request.encoding_format)
         assert asking.pending is not None
         data = [EmbeddingObject("embedding", vector, i) for i, vector in enumerate(shown)]
         usage = Usage.of(asking.pending.tokens)
         return encode_json(EmbeddingList("list", data, self.service.name, usage))
+
+
+async def as_json(arrays: Sequence[Float32Array], encoding: str | None) -> list[Any]:
+    """What stands for each array in the answer: its numbers, or base64 of their bytes."""
+    if encoding == "base64":
+        return [base64.b64encode(array.astype("<f4").tobytes()).decode() for array in arrays]
+    return list(await rows_as_json(arrays))
 
 
 async def models(request: Request) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -12,11 +12,14 @@ from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import sigmoid
 from packhorse.request import Float32Array
 from packhorse.server.model_route import Asking, ModelRoute, characters_of, encode_json
+from packhorse.server.pooling_parameters import PoolingParameters
 from packhorse.server.reading import ReadingOptions
+from packhorse.server.routes.embed import EmbeddingRoute
 from packhorse.server.routes.openai import OpenAIRoute
 from packhorse.server.schemas import Usage
 from packhorse.server.service import Service
 from packhorse.tasks import Task
+from packhorse.vectors import cosine, paired_cosine
 
 
 class Document(msgspec.Struct):
@@ -42,25 +45,21 @@ class RerankRequest(msgspec.Struct):
     return_text: bool | None = None
 
 
-class DocumentsRequest(ReadingOptions, kw_only=True):
-    """``POST /v1/rerank`` and ``/v2/rerank``; see ``ReadingOptions``, too.
+class DocumentsRequest(PoolingParameters, kw_only=True):
+    """``POST /v1/rerank`` and ``/v2/rerank``; see ``PoolingParameters``, too.
 
     top_n             how many documents of the answer; null or 0 for all
     return_documents  whether their texts are in the answer
     raw_scores        Infinity's word for the model's logits
-    use_activation    vLLM's: false for the logits
     max_tokens_per_doc  Cohere's: of a longer document only so many tokens are read
     rank_fields       Cohere's: which fields of documents are read; text is all that can be
-    model             accepted and not read: there is one model
     """
 
     query: str
     documents: list[str | Document]
-    model: str | None = None
     top_n: int | None = None
     return_documents: bool | None = None
     raw_scores: bool | None = None
-    use_activation: bool | None = None
     max_tokens_per_doc: int | None = None
     rank_fields: list[Literal["text"]] | None = None
 
@@ -122,7 +121,7 @@ class RankedDocuments(msgspec.Struct):
 class RerankingRoute(ModelRoute):
     """A route for models that score pairs."""
 
-    tasks = (Task.RERANK,)
+    tasks: ClassVar[tuple[Task, ...]] = (Task.RERANK,)
 
     async def scores(
         self,
@@ -168,6 +167,45 @@ class RerankingRoute(ModelRoute):
         return logits if plain else sigmoid(logits)
 
 
+class PairsRoute(RerankingRoute, EmbeddingRoute):
+    """The same for models that embed, too: there a score is the cosine of two vectors."""
+
+    tasks = (Task.RERANK, Task.EMBED)
+
+    async def pair_scores(
+        self,
+        asking: Asking,
+        pairs: list[tuple[str, str]],
+        *,
+        raw: bool | None = False,
+        reading: ReadingOptions,
+        most_of_second: int | None = None,
+    ) -> Float32Array:
+        """A score for each pair, in float32. A first text that all pairs have is embedded once.
+
+        Raises ValidationError for ``most_of_second`` where texts are embedded.
+        """
+        if self.checkpoint.task is not Task.EMBED:
+            return await super().pair_scores(
+                asking, pairs, raw=raw, reading=reading, most_of_second=most_of_second
+            )
+        if most_of_second is not None:
+            raise ValidationError(
+                "`max_tokens_per_doc` is for models that score pairs; send truncate_prompt_tokens"
+            )
+        first, second = [one for one, _ in pairs], [other for _, other in pairs]
+        first = first[:1] if len(set(first)) == 1 else first
+        answer = await self.vectors(
+            asking,
+            first + second,
+            truncate=reading.cuts,
+            direction=reading.direction,
+            most=reading.most_tokens(self.service.tokenizer),
+        )
+        left, right = answer.values[: len(first)], answer.values[len(first) :]
+        return cosine(left, right)[0] if len(first) == 1 else paired_cosine(left, right)
+
+
 class Rerank(RerankingRoute):
     """``POST /rerank``."""
 
@@ -203,7 +241,7 @@ class Rerank(RerankingRoute):
         return encode_json(ranked)
 
 
-class RerankDocuments(OpenAIRoute, RerankingRoute):
+class RerankDocuments(OpenAIRoute, PairsRoute):
     """``POST /v1/rerank`` and ``/v2/rerank``."""
 
     name = "rerank_documents"
@@ -219,7 +257,7 @@ class RerankDocuments(OpenAIRoute, RerankingRoute):
         most = request.max_tokens_per_doc
         if most is not None and most < 1:
             raise ValidationError(f"`max_tokens_per_doc` is {most}; send a number of at least 1")
-        raw = request.raw_scores or request.use_activation is False
+        raw = request.raw_scores or request.is_raw
         scores = await self.scores(
             asking, request.query, texts, raw=raw, reading=request, most_of_second=most
         )
@@ -231,7 +269,7 @@ class RerankDocuments(OpenAIRoute, RerankingRoute):
             results.append(RankedDocument(index, float(scores[index]), document))
         return encode_json(
             RankedDocuments(
-                id=f"rerank-{uuid.uuid4().hex}",
+                id=f"rerank-{request.request_id or uuid.uuid4().hex}",
                 object="rerank",
                 model=self.service.name,
                 results=results,

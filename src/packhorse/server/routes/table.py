@@ -11,6 +11,7 @@ from packhorse.server.routes.pipelines import (
     FillMaskPipeline,
     TokenClassifyPipeline,
 )
+from packhorse.server.routes.pooling import Pooling
 from packhorse.server.routes.predict import Predict
 from packhorse.server.routes.rerank import Rerank, RerankDocuments
 from packhorse.server.routes.token_classify import TokenClassify
@@ -34,6 +35,7 @@ PATHS: dict[str, type[ModelRoute]] = {
     "/v1/rerank": RerankDocuments,
     "/v2/rerank": RerankDocuments,
     "/classify": Classify,
+    "/pooling": Pooling,
     "/score": Score,
     "/v1/score": Score,
     "/v1/token_classify": TokenClassify,

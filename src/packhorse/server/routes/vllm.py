@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import scores_of
-from packhorse.server.model_route import DIRECTIONS, Asking, characters_of, encode_json
-from packhorse.server.reading import ReadingOptions
+from packhorse.request import Float32Array, Sequences
+from packhorse.server.model_route import DIRECTIONS, Asking, encode_json
+from packhorse.server.pooling_parameters import PoolingParameters
 from packhorse.server.routes.openai import OpenAIRoute
-from packhorse.server.routes.rerank import RerankingRoute
-from packhorse.server.schemas import TextsOrIds, texts_or_ids
+from packhorse.server.routes.rerank import PairsRoute
+from packhorse.server.schemas import Ids, TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
 
 
-class ClassifyRequest(ReadingOptions, kw_only=True):
-    """``POST /classify``; see ``ReadingOptions``, too.
+class ClassifyRequest(PoolingParameters, kw_only=True):
+    """``POST /classify``; see ``PoolingParameters``, too.
 
-    input           a text, a list of texts, a list of token ids, or a list of such lists
-    use_activation  false for the model's logits
-    add_special_tokens  they are always added to texts, and never to token ids
+    input  a text, a list of texts, a list of token ids, or a list of such lists
     """
 
     input: TextsOrIds
-    model: str | None = None
-    use_activation: bool | None = None
-    add_special_tokens: Literal[True] | None = None
 
 
-class ScoreRequest(ReadingOptions, kw_only=True):
+class ScoreRequest(PoolingParameters, kw_only=True):
     """``POST /score``: one text with each of several, or texts pair by pair; see
-    ``ReadingOptions``, too.
+    ``PoolingParameters``, too.
 
     text_1, text_2   needed; vLLM's other names for them are read too
-    use_activation   false for the model's logits
     """
 
     text_1: str | list[str] | None = None
@@ -48,9 +44,6 @@ class ScoreRequest(ReadingOptions, kw_only=True):
     items: str | list[str] | None = None
     data_1: str | list[str] | None = None
     data_2: str | list[str] | None = None
-    model: str | None = None
-    use_activation: bool | None = None
-    add_special_tokens: Literal[True] | None = None
 
 
 class Probabilities(msgspec.Struct):
@@ -101,7 +94,44 @@ class PairScoreList(msgspec.Struct):
     usage: VllmUsage
 
 
-class Classify(OpenAIRoute):
+class VllmRoute(OpenAIRoute):
+    """A route in vLLM's shapes."""
+
+    async def scores(
+        self, asking: Asking, inputs: list[str] | list[Ids], request: PoolingParameters
+    ) -> Float32Array:
+        """A classifier's scores of texts or of token ids, or its logits, float32 (n, labels)."""
+        answer = await self.compute(
+            asking,
+            inputs,
+            size_of(inputs),
+            truncate=request.cuts,
+            direction=request.direction,
+            encode=self.encoding(inputs, request),
+        )
+        return (
+            answer.values
+            if request.is_raw
+            else scores_of(answer.values, self.checkpoint.problem_type)
+        )
+
+    def encoding(
+        self, inputs: list[str] | list[Ids], request: PoolingParameters
+    ) -> Callable[[], Sequences] | None:
+        """How they become sequences; None for the tokenizer's own way with texts."""
+        tokenizer, direction = self.service.tokenizer, request.direction
+        if isinstance(inputs[0], str):
+            return request.encoding(tokenizer, inputs, self.auto_truncate)
+        return partial(
+            tokenizer.from_ids,
+            inputs,
+            truncate=self.auto_truncate if request.cuts is None else request.cuts,
+            direction=None if direction is None else DIRECTIONS[direction],
+            most=request.most_tokens(tokenizer),
+        )
+
+
+class Classify(VllmRoute):
     """``POST /classify``."""
 
     name = "classify"
@@ -113,35 +143,19 @@ class Classify(OpenAIRoute):
         """For each input the best label, and a score for every label in the model's order."""
         request = self.read(self._decoder, asking)
         inputs = texts_or_ids(request.input, "input")
-        tokenizer, direction = self.service.tokenizer, request.direction
-        if isinstance(inputs[0], str):
-            characters = characters_of(inputs)
-            encode = request.encoding(tokenizer, inputs, self.auto_truncate)
-        else:
-            characters = sum(map(len, inputs))
-            encode = partial(
-                tokenizer.from_ids,
-                inputs,
-                truncate=self.auto_truncate if request.cuts is None else request.cuts,
-                direction=None if direction is None else DIRECTIONS[direction],
-                most=request.most_tokens(tokenizer),
-            )
-        answer = await self.compute(
-            asking, inputs, characters, truncate=request.cuts, direction=direction, encode=encode
-        )
-        scores = answer.values
-        if request.use_activation is not False:
-            scores = scores_of(scores, self.checkpoint.problem_type)
+        scores = await self.scores(asking, inputs, request)
         labels = self.checkpoint.labels
         best = scores.argmax(axis=1).tolist()
         data = [
             Probabilities(i, labels[one], row, len(labels))
             for i, (one, row) in enumerate(zip(best, scores.tolist(), strict=True))
         ]
-        return encode_json(ProbabilitiesList(**_frame(self.service.name, asking), data=data))
+        return encode_json(
+            ProbabilitiesList(**frame(self.service.name, asking, request, "classify"), data=data)
+        )
 
 
-class Score(OpenAIRoute, RerankingRoute):
+class Score(OpenAIRoute, PairsRoute):
     """``POST /score``."""
 
     name = "score"
@@ -162,10 +176,11 @@ class Score(OpenAIRoute, RerankingRoute):
                 f"`text_1` has {len(first)} texts and `text_2` {len(second)}: send one, or as many"
             )
         pairs = list(zip(first, second, strict=True))
-        raw = request.use_activation is False
-        scores = await self.pair_scores(asking, pairs, raw=raw, reading=request)
+        scores = await self.pair_scores(asking, pairs, raw=request.is_raw, reading=request)
         data = [PairScore(i, "score", score) for i, score in enumerate(scores.tolist())]
-        return encode_json(PairScoreList(**_frame(self.service.name, asking, "score"), data=data))
+        return encode_json(
+            PairScoreList(**frame(self.service.name, asking, request, "score"), data=data)
+        )
 
 
 def _texts(name: str, *given: str | list[str] | None) -> list[str]:
@@ -176,14 +191,19 @@ def _texts(name: str, *given: str | list[str] | None) -> list[str]:
     raise ValidationError(f"`{name}` is missing: send a text or a list of texts")
 
 
-def _frame(model: str, asking: Asking, kind: str = "classify") -> dict[str, Any]:
+def frame(model: str, asking: Asking, request: PoolingParameters, kind: str) -> dict[str, Any]:
     """What stands around vLLM's lists."""
     assert asking.pending is not None
     tokens = asking.pending.tokens
     return {
-        "id": f"{kind}-{uuid.uuid4().hex}",
+        "id": f"{kind}-{request.request_id or uuid.uuid4().hex}",
         "object": "list",
         "created": int(time.time()),
         "model": model,
         "usage": VllmUsage(tokens, tokens),
     }
+
+
+def size_of(inputs: list[str] | list[Ids]) -> int:
+    """Characters of texts; of token ids how many there are."""
+    return sum(map(len, inputs))
