@@ -46,6 +46,7 @@ TRANSLATED = [
             *("library", "server", "security", "metrics", "command-line", "benchmarks"),
             *("exactness", "tasks", "tuning-lab", "under-load"),
             *("index", "quick-start", "concepts", "tuning", "deployment", "moving-from-tei"),
+            "moving-from-vllm",
             *("errors", "adding-a-family", "cli"),
         )
     ),

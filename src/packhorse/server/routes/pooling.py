@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import msgspec
@@ -11,7 +10,7 @@ import numpy as np
 from packhorse.errors import ValidationError
 from packhorse.postprocess import softmax
 from packhorse.request import Answer, Float32Array
-from packhorse.server.model_route import DIRECTIONS, Asking, at_token_level, encode_json
+from packhorse.server.model_route import Asking, encode_json
 from packhorse.server.pooling_parameters import PoolingParameters
 from packhorse.server.routes.embed import EmbeddingRoute
 from packhorse.server.routes.openai import as_json
@@ -132,14 +131,13 @@ class Pooling(VllmRoute, EmbeddingRoute):
         self, asking: Asking, inputs: list[str] | list[Ids], request: PoolingRequest
     ) -> list[Float32Array]:
         """Of each of a text's tokens a score for every label, float32 (tokens, labels)."""
-        encode = self.encoding(inputs, request) or partial(
-            self.service.tokenizer.encode,
-            inputs,  # type: ignore[arg-type]
-            truncate=self.auto_truncate if request.cuts is None else request.cuts,
-            direction=None if request.direction is None else DIRECTIONS[request.direction],
-        )
         answer = await self.compute(
-            asking, inputs, size_of(inputs), encode=lambda: at_token_level(encode())
+            asking,
+            inputs,
+            size_of(inputs),
+            truncate=request.cuts,
+            direction=request.direction,
+            encode=self.encoding(inputs, request),
         )
         return _by_text(answer, answer.values if request.is_raw else softmax(answer.values))
 

@@ -17,7 +17,7 @@ POST /predict       {{"inputs": "a text"}}: labels with scores
 POST /embed         vectors; /embed_all: of every token; /embed_sparse; /similarity: cosines
 POST /rerank        texts by how well they answer a query (/v1/rerank, /v2/rerank: Cohere's shape)
 POST /v1/embeddings as OpenAI; GET /v1/models
-POST /classify      as vLLM; /score: pairs of texts
+POST /classify      as vLLM; /pooling; /score: pairs of texts
 POST /v1/token_classify, /v1/zero_shot, /v1/fill_mask, /tokenize, /decode
                     a route that the model's task ({task}) does not fit answers with 424
 GET  /health        200 when it can be used (also /ping, /ready, /health/ready), else 503
