@@ -85,6 +85,26 @@ def test_a_model_that_is_given_a_dictionary_is_seen_with_its_padding() -> None:
     assert not skipped
 
 
+def test_passes_of_different_width_are_not_padded_to_a_fixed_one() -> None:
+    model = InDictionaries()
+    same = recorded(*[(model, (padded(4, 4),)) for _ in range(2)])
+    assert model_faults.fixed_waste(same) == 0.75
+    other = recorded((model, (padded(4, 4, width=12),)))
+    assert model_faults.fixed_waste([*same, *other]) == 0
+    assert model_faults.fixed_waste([]) == 0
+
+
+def test_a_cost_is_no_more_than_the_share_of_the_time_that_goes_without_the_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The passes are run again at a moment when all is ten times as slow as it was."""
+    (one,) = recorded((InDictionaries(), (padded(4, 4),)))
+    times = iter([10.0, 2.5])
+    monkeypatch.setattr(replay, "seconds", lambda passes: next(times))
+    (padding,) = model_faults.find([one], 4, texts_per_second=4.0, hardware=PLAIN, skipped=[])
+    assert padding.costs == pytest.approx(12.0), "4 texts/s would be four times as many"
+
+
 def test_what_a_pass_writes_into_its_dictionary_is_not_there_when_it_is_run_again() -> None:
     (one,) = recorded((InDictionaries(), (padded(2, 5),)))
     first = replay.run(one)
@@ -186,6 +206,17 @@ def test_an_asynchronous_function_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(ConfigError, match="plain function that runs it"):
         Program.of(predict, LIST)
+
+
+def test_an_interrupted_examination_ends_without_a_word_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text("def predict(texts):\n    raise KeyboardInterrupt\n")
+    with pytest.raises(SystemExit, match="130"):
+        examinee._report(examinee.Assignment(str(script), "predict", AUTO, ["a"] * 4, 0.1, ""))
+    sys.path.remove(str(tmp_path.resolve()))
+    assert not capsys.readouterr().err
 
 
 def test_a_script_that_python_cannot_read_is_told_with_its_line(tmp_path: Path) -> None:

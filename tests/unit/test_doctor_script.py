@@ -14,7 +14,7 @@ import torch
 from packhorse.errors import ConfigError
 from packhorse.hardware import Hardware
 from packhorse.tools.bench.random_checkpoint import Shape, write
-from packhorse.tools.doctor import examinee, model_faults
+from packhorse.tools.doctor import examinee
 from packhorse.tools.doctor.diagnosis import diagnosis
 from packhorse.tools.doctor.findings import Examination, gain
 from packhorse.tools.doctor.sample_texts import our_texts, sample_texts
@@ -186,7 +186,5 @@ def test_a_gain_is_bounded_by_the_time_there_is() -> None:
     assert gain(10, 0.05) == pytest.approx(10)
     assert gain(10, -1) == 0
     assert gain(10, 5) == pytest.approx(190)
-
-
-def test_passes_of_different_width_are_not_padded_to_a_fixed_one() -> None:
-    assert model_faults.fixed_waste([]) == 0
+    assert gain(10, 5, most=0.5) == pytest.approx(10), "half of the time, whatever was measured"
+    assert gain(10, 0.02, most=0.5) == pytest.approx(2.5)

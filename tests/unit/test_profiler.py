@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from packhorse.config import Config, EngineOptions, ModelOptions, resolve
+from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.models.backend import Dense
 from packhorse.tools import profiler
@@ -49,6 +50,12 @@ def test_flops_of_the_operations_are_those_of_the_whole_pass(demo: Subject) -> N
     _, calls = demo.calls()
     size = ModelSize.of(demo.checkpoint)
     assert sum(call.flops for call in calls) == packed(size, demo.lengths, first_token_only=True)
+
+
+def test_layers_of_8_bits_are_refused_with_what_to_do() -> None:
+    config = Config(ModelOptions(device="cpu", dtype="int8"), EngineOptions(threads=1))
+    with pytest.raises(ConfigError, match="--dtype bfloat16 or float32"):
+        subject(resolve(config, detect()), our_texts(), 64)
 
 
 def test_being_watched_changes_no_answer(demo: Subject) -> None:

@@ -39,7 +39,7 @@ def find(
     if idle >= IDLE and forward.launches > 0:
         saved = (base - forward.busy) * share / texts
         launches = forward.launches / len(kept)
-        found.append(_launches(idle, launches, passes, gain(texts_per_second, saved)))
+        found.append(_launches(idle, launches, passes, gain(texts_per_second, saved, idle)))
     return found, seen
 
 
@@ -71,7 +71,7 @@ def _copies(
         f"({len(passes)} forward passes): the CPU waits at each, then the GPU for the CPU",
         figure=whole.copies_back / texts,
         unit="copies a text",
-        costs=gain(texts_per_second, (blocked - base) / texts),
+        costs=gain(texts_per_second, (blocked - base) / texts, max(0.0, 1 - base / blocked)),
         change="Keep results on the GPU and copy them once at the end: torch.cat(results).cpu(); "
         "no .item(), .cpu() or .numpy() in the loop.",
         where=passes[0].where,

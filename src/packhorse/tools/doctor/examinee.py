@@ -39,6 +39,8 @@ FEWEST, IN_A_CALL = 8, 4
 
 T = TypeVar("T")
 
+INTERRUPTED = 130
+
 ROUNDS, SECONDS = 3, 0.3
 """Of plain calls: at least so many, and so long."""
 
@@ -80,6 +82,8 @@ def _report(assignment: Assignment) -> Report:
         return Report(examine(place, program, assignment.texts, assignment.seconds))
     except ConfigError as error:
         return Report(fault=str(error), is_setup=True)
+    except KeyboardInterrupt:  # which the command had too, and tells of
+        raise SystemExit(INTERRUPTED) from None
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         line = _line_of(error, place.file)

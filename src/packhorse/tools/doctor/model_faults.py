@@ -40,12 +40,13 @@ def find(
         nonlocal base
         try:
             base = replay.seconds(kept) if base is None else base
-            saved = base - replay.seconds(without())
+            changed = replay.seconds(without())
         except Exception as error:
             traceback.print_exc()
             skipped.append(f"the cost of {name}: {type(error).__name__} when it was run without")
             return 0.0
-        return gain(texts_per_second, saved * len(passes) / len(kept) / texts)
+        saved = (base - changed) * len(passes) / len(kept) / texts
+        return gain(texts_per_second, saved, max(0.0, 1 - changed / base))
 
     found = []
     if len(passes) > 1 and all(one.rows == 1 for one in passes):

@@ -14,6 +14,7 @@ from packhorse.config import Config, tokenizer_choice
 from packhorse.configured import configured_checkpoint
 from packhorse.engine.cpu_runner import packed_layout
 from packhorse.engine.load import probe_cuda, resolve_dtype
+from packhorse.errors import ConfigError
 from packhorse.hardware import detect
 from packhorse.kernels import select
 from packhorse.models.backend import Layout
@@ -80,6 +81,11 @@ def subject(config: Config, texts: Sequence[str], tokens: int) -> Subject:
 
     Raises CheckpointError, DeviceError or ConfigError.
     """
+    if config.model.dtype == "int8":
+        raise ConfigError(
+            "profile counts layers of floating-point numbers: give --dtype bfloat16 or float32; "
+            "packhorse doctor --dtype int8 says how fast layers of 8 bits are as a whole"
+        )
     checkpoint = configured_checkpoint(config)
     device = torch.device(config.model.device)
     dtype = resolve_dtype(config.model.dtype, device, checkpoint, detect())
