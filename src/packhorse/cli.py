@@ -97,7 +97,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     command = _command_in(argv)
     parser = _parser(command)
-    arguments = parser.parse_args(argv)
+    arguments, words = parser.parse_known_args(argv)
+    if words:
+        from packhorse.tools.unknown_flags import unknown
+
+        parser.error(unknown(words))
     if command is None:
         parser.print_help(sys.stderr)
         return NOT_BEGUN

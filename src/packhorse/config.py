@@ -69,7 +69,9 @@ class ModelOptions:
         tei=True,
     )
     revision: str | None = option(None, "Branch, tag or commit of the model on the hub.", tei=True)
-    hf_token: str | None = option(None, "Access token for the hub.", secret=True, tei=True)
+    hf_token: str | None = option(
+        None, "Access token for the hub.", secret=True, tei=True, also=("--hf-api-token",)
+    )
     offline: bool = option(False, "Never ask the hub; use what is in its cache.", boolean)
     huggingface_hub_cache: str | None = option(None, "Folder of the hub's cache.", tei=True)
     served_model_name: str | None = option(

@@ -81,12 +81,14 @@ def option(
     tei: bool = False,
     repeatable: bool = False,
     in_code: tuple[Any, ...] = (),
+    also: tuple[str, ...] = (),
 ) -> Any:
     """A field of an options class: its default, its help, and how text becomes its value.
 
     ``tei``: text-embeddings-inference has this setting under the same name.
     ``repeatable``: the flag may be given several times, which is the same as commas between.
     ``in_code``: values that no text means, for callers of the library.
+    ``also``: other spellings of the flag, as users of other servers know it.
     """
     return field(
         default=default,
@@ -98,5 +100,6 @@ def option(
             "tei": tei,
             "repeatable": repeatable,
             "in_code": in_code,
+            "also": also,
         },
     )

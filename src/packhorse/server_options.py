@@ -21,8 +21,10 @@ from packhorse.option import (
 class ServerOptions:
     """The HTTP side."""
 
-    hostname: str = option("127.0.0.1", "Address to listen on.", tei=True)
-    port: int = option(8000, "Port to listen on; 0 takes a free one.", tcp_port, tei=True)
+    hostname: str = option("127.0.0.1", "Address to listen on.", tei=True, also=("--host",))
+    port: int = option(
+        8000, "Port to listen on; 0 takes a free one.", tcp_port, tei=True, also=("-p",)
+    )
     front_ends: int | str = option(
         AUTO,
         "HTTP processes. auto: half of the cores with a GPU, a quarter without, 1 to 8.",

@@ -19,6 +19,7 @@ import pytest
 from packhorse import __version__, cli
 from packhorse.config import Config, flag_of, options
 from packhorse.errors import ConfigError, InternalError
+from packhorse.tools.unknown_flags import INSTEAD
 
 
 class Probe(ModuleType):
@@ -105,6 +106,38 @@ def test_every_argument_is_explained(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize("argv", [["sing"], ["serve", "--prot", "80"], ["serve", "--por", "80"]])
 def test_unknown_words_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "packhorse" in usage_error(argv, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "--prometheus-port 9000 --hostname ::1",
+            "--prometheus-port: metrics are on the main port",
+        ),
+        ("--prometheus-port=9000", "--prometheus-port: metrics are on the main port"),
+        ("--disable-spans --max-num-seqs 8", "leave it out; --max-num-seqs: --max-batch-requests"),
+        ("--no-such-flag", "unrecognized arguments: --no-such-flag\n"),
+    ],
+)
+def test_flags_of_other_servers_are_refused_with_what_to_do(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["serve", *words.split()])
+    assert told in capsys.readouterr().err
+
+
+def test_no_flag_that_is_there_is_told_to_be_missing() -> None:
+    there = {flag for _, f in options() for flag in (flag_of(f), *f.metadata["also"])}
+    assert not there & INSTEAD.keys()
+
+
+def test_other_spellings_of_flags_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--host", "0.0.0.0", "-p", "0", "--hf-api-token", "t"]
+    _, config = serve(monkeypatch, *words)
+    assert (config.server.hostname, config.server.port) == ("0.0.0.0", 0)
+    assert config.model.hf_token == "t"
 
 
 def test_the_commands_own_arguments_and_code(monkeypatch: pytest.MonkeyPatch) -> None:

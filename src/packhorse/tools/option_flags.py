@@ -77,7 +77,12 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Field[Any]) -> None:
     if not is_switch(setting):
         action = "append" if setting.metadata["repeatable"] else "store"
         group.add_argument(
-            flag, dest=name, action=action, metavar=_metavar(setting), help=_help(setting)
+            flag,
+            *setting.metadata["also"],
+            dest=name,
+            action=action,
+            metavar=_metavar(setting),
+            help=_help(setting),
         )
         return
     group.add_argument(
