@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from packhorse.errors import ConfigError
 from packhorse.hardware import Hardware
 from packhorse.tools.doctor import examinee, model_faults, replay
-from packhorse.tools.doctor.passes import ForwardPass, Recorder, size_of
+from packhorse.tools.doctor.passes import ForwardPass, Recorder, lines_of, size_of
 from packhorse.tools.doctor.sampler import is_tokenizing
-from packhorse.tools.doctor.script import AUTO, LIST, Program
+from packhorse.tools.doctor.script import AUTO, LIST, Place, Program
 
 PLAIN = Hardware(cpus=64, cpu_features=frozenset())
 
@@ -66,7 +66,7 @@ def padded(rows: int, longest: int, width: int = 16) -> dict[str, Tensor]:
 
 
 def recorded(*calls: tuple[nn.Module, tuple[Any, ...]]) -> list[ForwardPass]:
-    recorder = Recorder(Path(__file__))
+    recorder = Recorder(Path(__file__).parent)
     with torch.inference_mode(), recorder.recording():
         for module, arguments in calls:
             module(*arguments)
@@ -103,6 +103,26 @@ def test_a_cost_is_no_more_than_the_share_of_the_time_that_goes_without_the_faul
     monkeypatch.setattr(replay, "seconds", lambda passes: next(times))
     (padding,) = model_faults.find([one], 4, texts_per_second=4.0, hardware=PLAIN, skipped=[])
     assert padding.costs == pytest.approx(12.0), "4 texts/s would be four times as many"
+
+
+def test_lines_are_those_of_the_scripts_folder_wherever_the_script_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("")
+    place = Place(Path("script.py"), "predict")
+    monkeypatch.chdir("/")
+    assert place.folder == tmp_path.resolve()
+    assert lines_of(sys._getframe(), Path(__file__).parents[1])[0].startswith(
+        "test_doctor_passes.py:"
+    )
+    assert not lines_of(sys._getframe(), place.folder)
+    beside = Path(__file__).parents[1] / "un"  # as tests/unit begins, and another folder
+    assert not lines_of(sys._getframe(), beside)
+    made: list[FrameType] = []
+    program = Program(lambda texts: made.append(sys._getframe()), LIST)
+    program([])
+    assert not any("script.py" in line for line in lines_of(made[0], Path("/")))
 
 
 def test_what_a_pass_writes_into_its_dictionary_is_not_there_when_it_is_run_again() -> None:

@@ -105,7 +105,7 @@ def examine(place: Place, program: Program, texts: Sequence[str], seconds: float
     chosen = _as_many_as_time_allows(program, texts, seconds)
     call = partial(program, chosen)
     rate, tokenizing = _plain_rate(call, len(chosen))
-    recorder = Recorder(place.file)
+    recorder = Recorder(place.folder)
     with recorder.recording():
         call()
     passes = recorder.passes

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from packhorse.tools.bench.units import scaled
 from packhorse.tools.doctor.findings import Finding
 from packhorse.tools.doctor.free_memory import free_bytes, how_long
+from packhorse.tools.doctor.passes import is_doctors
 
 CALLS = 6
 """Equal calls. What grows at every one of the last five is no cache that fills up."""
@@ -146,8 +147,8 @@ def _short(name: str) -> str:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file is one of the doctor's own."""
-    return "/packhorse/tools/doctor/" in name or name.endswith("/tracemalloc.py")
+    """Whether a file is one of the instruments'."""
+    return is_doctors(name) or name.endswith("/tracemalloc.py")
 
 
 def _on_gpu() -> int:

@@ -55,8 +55,9 @@ class Recorder:
     Into a module that is given strings, and tokenizes them, it looks.
     """
 
-    def __init__(self, script: Path) -> None:
-        self._folder = str(script.resolve().parent)
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is the script's: lines in it are told."""
+        self._folder = folder
         self._local = threading.local()
         self._passes: list[ForwardPass] = []
 
@@ -142,15 +143,21 @@ def _is_packed(module: nn.Module) -> bool:
     return type(module).__module__.startswith(_PACKED)
 
 
-def lines_of(frame: FrameType | None, folder: str) -> list[str]:
-    """The lines on the way to a frame that are in this folder, innermost first."""
+def lines_of(frame: FrameType | None, folder: Path) -> list[str]:
+    """Lines of this folder on the way to a frame, innermost first; none of doctor's own."""
     lines = []
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(folder) and "site-packages" not in name:
+        is_own = Path(name).is_relative_to(folder) and not is_doctors(name)
+        if is_own and "site-packages" not in name:
             lines.append(f"{Path(name).name}:{frame.f_lineno} in {frame.f_code.co_name}")
         frame = frame.f_back
     return lines
+
+
+def is_doctors(file: str) -> bool:
+    """Whether a source file is one of the doctor's own."""
+    return "/packhorse/tools/doctor/" in file
 
 
 def _kept(value: Any) -> Any:

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,17 @@ _NAMES_OF_ONE = {"text", "sentence", "document", "doc", "review", "query", "stri
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file and the dotted name of a callable in it."""
+    """A file and the dotted name of a callable in it.
+
+    folder  that of the file, from before the script ran: it may go elsewhere
+    """
 
     file: Path
     name: str
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", self.file.resolve().parent)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.name}"
