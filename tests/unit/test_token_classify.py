@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from functools import cache
 from pathlib import Path
@@ -150,6 +151,25 @@ def test_windows_equal_the_pipelines() -> None:
                     row[:4] for row in wanted
                 ]
         assert encoder.token_classify(texts, "simple", stride=7)[0][-1].end > 400
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "unigram"])
+def test_of_overlapping_windows_the_same_entities_are_taken_as_by_the_pipeline(kind: str) -> None:
+    """The first token of a window has its space within its span, which makes it the longer."""
+    folder = prepared(kind)
+    pipe = pipeline_of(folder)
+    source = random.Random(5)
+    words = [*tiny_tokenizers.WORDS, "", "münchen", "—", "中国", "😀", "e\u0301", "New", "a\r\nb"]
+    texts = [" ".join(source.choices(words, k=150)) for _ in range(6)]
+    with Encoder(folder, device="cpu", dtype="float32") as encoder:
+        for stride, strategy in ((5, "simple"), (30, "average")):
+            found = encoder.token_classify(texts, strategy, stride=stride)
+            for text, entities in zip(texts, found, strict=True):
+                wanted = expected(pipe, text, strategy, stride=stride)
+                got = [(e.label, e.word, e.start, e.end) for e in entities]
+                assert got == [row[:4] for row in wanted]
+                scores = [row[-1] for row in wanted]
+                assert [e.score for e in entities] == pytest.approx(scores, abs=1e-5)
 
 
 def test_what_cannot_be_asked_for_is_refused() -> None:

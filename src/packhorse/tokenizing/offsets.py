@@ -6,6 +6,7 @@ a text that is too long is cut, or read in windows that overlap.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +39,10 @@ class Spans:
     starts: Int32Array
     ends: Int32Array
     is_special: BoolArray
+
+
+_SPACE = "Ġ"
+"""What byte-level tokenizers call a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,11 @@ class OffsetReader:
         if stride is None or len(ids) <= room:
             return [(ids[:room], offsets[:room], len(ids) > room)]
         starts = range(0, len(ids) - stride, room - stride)
-        return [(ids[at : at + room], offsets[at : at + room], False) for at in starts]
+        windows = [(ids[at : at + room], offsets[at : at + room], False) for at in starts]
+        if _leaves_first_space(self.library):
+            for inner, places, _ in windows[1:]:
+                places[0] = _with_space(self.library, inner[0], *places[0])
+        return windows
 
     def _encoded(self, text: str, enough: int | None) -> tuple[list[int], list[tuple[int, int]]]:
         """All ids with their offsets, or at least ``enough`` of them."""
@@ -116,3 +125,30 @@ class OffsetReader:
 
     def _encoding(self, text: str) -> tokenizers.Encoding:
         return self.library.encode(text, add_special_tokens=False)
+
+
+def _leaves_first_space(library: tokenizers.Tokenizer) -> bool:
+    """Whether spans lose the spaces before their words, but for one before a sequence's first.
+
+    Byte-level post-processors do that, for a space that is put before texts; and where windows
+    are cut by ``tokenizers``, as in Transformers' pipeline, to the first token of each window.
+    """
+    if library.post_processor is None:
+        return False
+    state = json.loads(library.post_processor.__getstate__())
+    return any(
+        step.get("trim_offsets", False) and step.get("add_prefix_space", False)
+        for step in state.get("processors", [state])
+        if step.get("type") in ("RobertaProcessing", "ByteLevel")
+    )
+
+
+def _with_space(library: tokenizers.Tokenizer, token: int, start: int, end: int) -> tuple[int, int]:
+    """The span of a window's first token, from one space before it.
+
+    It decides which of two entities is the longer where windows overlap.
+    """
+    name = library.id_to_token(token) or ""
+    if not name.startswith(_SPACE):
+        return start, end
+    return start - 1, end if name.strip(_SPACE) else start - 1
