@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -418,3 +419,16 @@ def test_some_lists_ten_and_counts_the_rest() -> None:
     assert some(["a", "b"]) == "a, b"
     assert some(list("abcdefghij")) == "a, b, c, d, e, f, g, h, i, j"
     assert some(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j and 2 more"
+
+
+@pytest.mark.case(75)
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2"])
+def test_a_file_that_is_overwritten_in_place_changes_no_answer(tmp_path: Path, family: str) -> None:
+    """Were it mapped still, `cp` over it would change them, or end the process by SIGBUS."""
+    folder = tiny_checkpoints.make(tmp_path, family)
+    with Encoder(folder, device="cpu", dtype="float32") as encoder:
+        before = encoder.predict_proba(["a good film", "the sea"])
+        path = folder / "model.safetensors"
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+        assert np.array_equal(encoder.predict_proba(["a good film", "the sea"]), before)

@@ -283,4 +283,5 @@ class _Builder:
         return self._moved(name, self.dtype)
 
     def _moved(self, name: str, dtype: torch.dtype) -> Tensor:
-        return self.tensors[name].to(self.device, dtype).contiguous()
+        # A copy: what is mapped would change, or fault, with its file.
+        return self.tensors[name].to(self.device, dtype, copy=True).contiguous()

@@ -100,4 +100,4 @@ class Relations:
         return value
 
     def _float32(self, name: str) -> Tensor:
-        return self.tensors[name].to(self.device, torch.float32)
+        return self.tensors[name].to(self.device, torch.float32, copy=True)

@@ -59,7 +59,10 @@ def _weights(
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != shapes:
         raise CheckpointError(f"{path} holds {found}, and its config.json means {shapes}")
-    return {name: tensor.to(device, torch.float32).contiguous() for name, tensor in tensors.items()}
+    return {  # copies, as in ``load``
+        name: tensor.to(device, torch.float32, copy=True).contiguous()
+        for name, tensor in tensors.items()
+    }
 
 
 def _safe_tensors(path: Path) -> dict[str, Tensor]:

@@ -29,6 +29,7 @@ from packhorse.errors import (
     ValidationError,
 )
 from packhorse.request import BoolArray, Int32Array, Sequences, TextOrPair, bounds_of, concatenate
+from packhorse.tokenizing.added_tokens import with_added_tokens
 from packhorse.tokenizing.backends import Backend, LibraryFaultError, TokenizersBackend
 from packhorse.tokenizing.choice import BackendChoice, chosen_backend
 from packhorse.tokenizing.files import read_tokenizer, reads_token_types
@@ -99,7 +100,9 @@ class Tokenizer:
             raise ConfigError(f"tokenizer {backend!r} is not one of {known}")
         if not 0.0 <= shadow_share <= 1.0:
             raise ConfigError(f"shadow_share {shadow_share} must be from 0 to 1")
-        text = overridden(read_tokenizer(checkpoint.tokenizer_file), checkpoint.transformer)
+        folder = checkpoint.transformer
+        text = overridden(read_tokenizer(checkpoint.tokenizer_file), folder)
+        text = with_added_tokens(text, folder)
         reference = TokenizersBackend(text, parallel)
         serving, reason = chosen_backend(backend, text, reference, parallel)
         logger.info("tokenizer: %s serves: %s", serving.name, reason)
