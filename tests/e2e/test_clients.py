@@ -236,7 +236,11 @@ def test_masks_are_filled_with_what_was_cut_and_counted(
     assert (body["truncated"], answer.headers["x-truncated"]) == (1, "1")
     assert body["usage"]["prompt_tokens"] == 5 + 2 * 128
     own = httpx.post(filler.url, json={"inputs": texts, "top_k": 60}).json()
-    assert own["data"] == body["data"]
+    for first, second in zip(own["data"], body["data"], strict=True):
+        for one, other in zip(first, second, strict=True):
+            assert [fill["token"] for fill in one] == [fill["token"] for fill in other]
+            # Not to the last bit: on a busy machine texts meet in other batches.
+            assert close([fill["score"] for fill in one], [fill["score"] for fill in other])
     for wrong, says in (
         ({"inputs": texts, "truncate": False}, "inputs[1] has"),
         ({"inputs": ["a"]}, "put [MASK] where"),
