@@ -8,6 +8,7 @@ is left out or applied twice.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import shutil
 import tempfile
@@ -167,8 +168,31 @@ def edit_tensors(folder: Path, edit: Callable[[dict[str, Tensor]], dict[str, Ten
     return folder
 
 
+_REFERENCES: dict[tuple[str, str], list[Tensor]] = {}
+
+
+def _referred(folder: Path, asked: str, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """What ``compute`` gives, computed once a process for what these files say and what is asked.
+
+    Planted faults are all held against one reference.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    key = digest.hexdigest(), asked
+    if key not in _REFERENCES:
+        _REFERENCES[key] = compute()
+    return [tensor.clone() for tensor in _REFERENCES[key]]
+
+
 def reference_logits(folder: Path, texts: Sequence[str | tuple[str, str]]) -> Tensor:
     """What Transformers gives for each text or pair by itself: float32 (texts, labels)."""
+    asked = f"logits of {list(texts)!r}"
+    return torch.stack(_referred(folder, asked, lambda: _logits(folder, texts)))
+
+
+def _logits(folder: Path, texts: Sequence[str | tuple[str, str]]) -> list[Tensor]:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder, dtype=torch.float32
     ).eval()
@@ -179,7 +203,7 @@ def reference_logits(folder: Path, texts: Sequence[str | tuple[str, str]]) -> Te
             first, second = (text, None) if isinstance(text, str) else text
             encoded = tokenizer(first, second, truncation=True, return_tensors="pt")
             rows.append(model(**encoded).logits[0])
-    return torch.stack(rows)
+    return rows
 
 
 def reference_states(folder: Path, texts: Sequence[str], kind: str = "AutoModel") -> list[Tensor]:
@@ -187,6 +211,11 @@ def reference_states(folder: Path, texts: Sequence[str], kind: str = "AutoModel"
 
     ``kind`` AutoModelForTokenClassification: logits, (tokens, labels).
     """
+    asked = f"{kind} of {list(texts)!r}"
+    return _referred(folder, asked, lambda: _states(folder, texts, kind))
+
+
+def _states(folder: Path, texts: Sequence[str], kind: str) -> list[Tensor]:
     model = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = []

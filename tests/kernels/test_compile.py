@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ pytestmark = [
 CAPABILITIES = [80, 86, 89, 90, 100, 120]
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that one program may take."""
+ONE_BINARY = {80: (86, 89)}
+"""GPUs of one generation run the same code, and PTX of the first is PTX for all of them. A slice
+has it assembled for each, an eighth of the work; a full run compiles for each from the source."""
 FLOAT32_TOO = {80, 90}
 EVERYWHERE = {
     "_expand", "_embedding_layer_norm", "_layer_norm", "_bias_activation",
@@ -42,12 +47,14 @@ OVERLAPPING = {90, 100, 120}
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled(tmp_path_factory, request):
     """For each GPU: (kernel, dtype, bytes of shared memory, of machine code, whether it waits)."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, __file__]
+    command += ["--slice"] if request.config.getoption("--slice") else []
     lines = subprocess.run(
-        [sys.executable, __file__], env=environment, check=True, stdout=subprocess.PIPE, text=True
+        command, env=environment, check=True, stdout=subprocess.PIPE, text=True
     ).stdout.splitlines()
     found = {capability: [] for capability in CAPABILITIES}
     for capability, name, dtype, *numbers in map(str.split, lines):
@@ -68,8 +75,24 @@ def test_every_kernel_compiles(capability, compiled):
     )
 
 
-def compile_launch(capability: int, dtype: torch.dtype) -> Any:
-    """What stands in for ``JITFunction.run``: a compilation that prints what came of it."""
+def assembled(ptx: str, capability: int) -> int:
+    """Bytes of the machine code that NVIDIA's assembler makes of it for another GPU."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, code = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [get_ptxas(capability).path, f"--gpu-name=sm_{capability}"]
+        subprocess.run([*command, str(source), "-o", str(code)], check=True)
+        return code.stat().st_size
+
+
+def compile_launch(capability: int, dtype: torch.dtype, others: Sequence[int]) -> Any:
+    """What stands in for ``JITFunction.run``: a compilation that prints what came of it.
+
+    The ``others`` are GPUs for which its PTX is assembled.
+    """
+    seen: set[str] = set()
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -107,6 +130,11 @@ def compile_launch(capability: int, dtype: torch.dtype) -> Any:
         assert waits == built.metadata.launch_pdl
         size = len(built.asm["cubin"])
         print(capability, fn.__name__, dtype, built.metadata.shared, size, waits)
+        if built.hash not in seen and dtype != torch.float32:
+            seen.add(built.hash)
+            for other in others:
+                size = assembled(built.asm["ptx"], other)
+                print(other, fn.__name__, dtype, built.metadata.shared, size, waits)
 
     return run
 
@@ -174,11 +202,15 @@ def main() -> None:
 
     from packhorse.kernels import tiles
 
-    for capability in CAPABILITIES:
+    shared = ONE_BINARY if "--slice" in sys.argv else {}
+    skipped = {other for others in shared.values() for other in others}
+    for capability in sorted(set(CAPABILITIES) - skipped):
         tiles.generation = lambda device, capability=capability: capability // 10
         tiles.overlaps = lambda device, capability=capability: capability in OVERLAPPING
         for dtype in (torch.float16, torch.float32):
-            triton.runtime.jit.JITFunction.run = compile_launch(capability, dtype)
+            triton.runtime.jit.JITFunction.run = compile_launch(
+                capability, dtype, shared.get(capability, ())
+            )
             if dtype == torch.float16 or capability in FLOAT32_TOO:
                 launch_all(dtype)
 
