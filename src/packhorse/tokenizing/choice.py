@@ -69,10 +69,23 @@ def first_difference(candidate: Backend, reference: Backend, texts: Sequence[str
         for size in (len(texts), FEW):
             for first in range(0, len(texts), max(1, size)):
                 ours = rows_of(candidate, texts[first : first + size], special)
+                if _equal(ours, theirs, first):
+                    continue
                 for i in range(len(ours.lengths)):
                     if not np.array_equal(_row(ours, i), _row(theirs, first + i)):
                         return first + i
     return None
+
+
+def _equal(ours: Rows, theirs: Rows, first: int) -> bool:
+    """Whether all of our rows are theirs from this one on: at once, since they nearly always are.
+
+    Row by row it takes half of the time that a tokenizer takes to load.
+    """
+    bounds = theirs.bounds[first : first + len(ours.lengths) + 1]
+    return np.array_equal(ours.bounds, bounds - bounds[0]) and np.array_equal(
+        ours.ids, theirs.ids[bounds[0] : bounds[-1]]
+    )
 
 
 def _row(rows: Rows, i: int) -> Int32Array:
