@@ -505,9 +505,13 @@ def figure(file: str, path: str, percent: str) -> str:
     value: Any = json.loads((RESULTS / file).read_bytes())
     for key in path.split("."):
         if isinstance(value, list):
-            value = next(v for v in value if key in (v.get("name"), v.get("workload")))
+            value = next(
+                v for v in value if key in map(v.get, ("name", "workload", "load", "rival"))
+            )
         else:
             value = value[key]
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{100 * value:.0f}%" if percent else digits(value)
 
 
