@@ -6,6 +6,9 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
+# Bytecode is made of what is imported, when it is: of everything pip installs it takes minutes.
+PIP_INSTALL := $(BIN)/pip install --quiet --no-compile
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: serve test test-full check fmt bench docs demo-accuracy clean
 
@@ -38,27 +41,27 @@ demo-accuracy: $(VENV)/.serve
 
 $(VENV)/.torch: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
+	$(PIP_INSTALL) '$(TORCH)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)')
 	touch $@
 
 $(VENV)/.serve: $(VENV)/.torch
-	$(BIN)/pip install --quiet --editable .
+	$(PIP_INSTALL) --editable .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch
-	$(BIN)/pip install --quiet --editable '.[test]'
+	$(PIP_INSTALL) --editable '.[test]'
 	touch $(VENV)/.serve $@
 
 $(VENV)/.conformance: $(VENV)/.torch
-	$(BIN)/pip install --quiet --editable '.[test,conformance]'
+	$(PIP_INSTALL) --editable '.[test,conformance]'
 	touch $(VENV)/.serve $(VENV)/.test $@
 
 $(VENV)/.check: $(VENV)/.torch
-	$(BIN)/pip install --quiet --editable '.[test,check]'
+	$(PIP_INSTALL) --editable '.[test,check]'
 	touch $(VENV)/.serve $(VENV)/.test $@
 
 $(VENV)/.docs: $(VENV)/.serve
-	$(BIN)/pip install --quiet --editable '.[docs]'
+	$(PIP_INSTALL) --editable '.[docs]'
 	touch $@
 
 clean:
