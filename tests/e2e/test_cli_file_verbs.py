@@ -21,6 +21,8 @@ from tests.fake_encoder import Outcome
 from tests.models.test_sentence import pooling
 from tests.unit.test_rerank import inference_model
 
+pytestmark = pytest.mark.long
+
 TEXTS = [
     "a good film",
     "The story was slow, and the sound was bad!",

@@ -19,6 +19,8 @@ from tests.e2e.service import Service
 from tests.models.test_sentence import pooling
 from tests.unit.test_rerank import inference_model
 
+pytestmark = pytest.mark.long
+
 openai = pytest.importorskip("openai")
 
 TEXTS = ["a good film", "The story was slow, and the sound was bad!", "日本語", ""]

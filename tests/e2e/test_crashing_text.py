@@ -13,6 +13,8 @@ import pytest
 from tests.e2e.service import Service, service, until
 from tests.e2e.test_scheduling import Answer, ask
 
+pytestmark = pytest.mark.long
+
 KILLER = "one two three four five"  # 7 tokens
 RESTARTS = 'packhorse_restarts_total{child="engine"}'
 
@@ -69,7 +71,6 @@ def test_a_text_that_crashes_the_engine_is_refused_and_everyone_else_is_served()
         assert server.metric(RESTARTS) == 2
 
 
-@pytest.mark.long
 def test_a_kill_from_outside_makes_nothing_a_suspect() -> None:
     with service(fake_device=True) as server:
         for death in (1, 2):

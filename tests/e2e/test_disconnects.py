@@ -15,6 +15,8 @@ from tests.e2e.service import Service, service, until
 from tests.e2e.test_equal_texts import hang_up_later
 from tests.e2e.test_scheduling import ask, in_flight
 
+pytestmark = pytest.mark.long
+
 LAUNCHED = "packhorse_batch_sequences_sum"
 GAUGES = ("inputs_in_flight", "tokens_in_flight", "queued_sequences", "queued_tokens")
 

@@ -10,6 +10,8 @@ import pytest
 from tests.e2e.service import Service, service, until
 from tests.e2e.test_scheduling import ask, in_flight
 
+pytestmark = pytest.mark.long
+
 COMPUTED = "packhorse_batch_sequences_sum"
 SHARED = "packhorse_deduplicated_sequences_total"
 
@@ -45,7 +47,7 @@ def test_equal_texts_in_flight_are_computed_once_though_the_first_to_ask_hangs_u
 
 @pytest.mark.parametrize(
     "off",
-    [{"dedup": "off"}, pytest.param({"without": "dedup"}, marks=pytest.mark.long)],
+    [{"dedup": "off"}, {"without": "dedup"}],
 )
 def test_sharing_can_be_switched_off(off: dict[str, str]) -> None:
     with service(fake_device=True, **off) as server:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.e2e.service import Service, service
 
+pytestmark = pytest.mark.long
+
 
 def post(server: Service, body: bytes) -> tuple[int, Any]:
     port = int(server.url.rpartition(":")[2])
@@ -45,7 +47,6 @@ def test_three_bad_requests_among_many_good_ones_fail_alone() -> None:
     assert answers[:15] + answers[18:] == expected
 
 
-@pytest.mark.long
 @pytest.mark.case(95)
 def test_a_cpu_is_ready_soon_however_large_batches_may_be() -> None:
     begun = time.monotonic()

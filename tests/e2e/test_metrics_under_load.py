@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.service import Service, service, until
 
+pytestmark = pytest.mark.long
+
 KEY = "a-key"
 
 
@@ -89,7 +91,6 @@ def test_metrics_equal_what_clients_counted(server: Service) -> None:
     assert found["packhorse_device_memory_bytes,kind=process"] > 10_000_000
 
 
-@pytest.mark.long
 @pytest.mark.case(99)
 def test_no_client_can_make_up_a_series(server: Service) -> None:
     names = set(samples(server))

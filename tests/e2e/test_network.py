@@ -13,6 +13,8 @@ import pytest
 from tests.certificates import make_certificate
 from tests.e2e.service import Service, service, until
 
+pytestmark = pytest.mark.long
+
 REQUEST = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
@@ -44,7 +46,6 @@ def test_https(tmp_path: Path) -> None:
             assert secure.version() == "TLSv1.2"
 
 
-@pytest.mark.long
 def test_clients_without_a_certificate_are_refused_where_one_is_wanted(tmp_path: Path) -> None:
     made, other = make_certificate(tmp_path), make_certificate(tmp_path, "client")
     with service(

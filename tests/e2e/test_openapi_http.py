@@ -24,6 +24,8 @@ from tests.e2e.service import Service
 from tests.models.test_sentence import pooling
 from tests.unit.test_rerank import inference_model
 
+pytestmark = pytest.mark.long
+
 ROUTES = PATHS
 
 OURS = "not_a_server_error,status_code_conformance,content_type_conformance"
@@ -46,13 +48,7 @@ def folder_for(task: Task, folder: Path) -> Path:
     return inference_model(folder)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(task, marks=() if task is Task.EMBED else pytest.mark.long) for task in Task
-    ],
-    ids=lambda task: task.value,
-)
+@pytest.fixture(scope="module", params=list(Task), ids=lambda task: task.value)
 def task(request: pytest.FixtureRequest) -> Task:
     return Task(request.param)
 
@@ -109,7 +105,6 @@ def test_what_is_shown_has_the_shape_of_its_class(service: Service) -> None:
             msgspec.json.decode(answer.content, type=shown.answers[media])
 
 
-@pytest.mark.long
 @pytest.mark.timeout(330)
 @pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
 def test_schemathesis_finds_nothing(

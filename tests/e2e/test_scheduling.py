@@ -15,6 +15,8 @@ import pytest
 
 from tests.e2e.service import Service, service, until
 
+pytestmark = pytest.mark.long
+
 SECONDS_A_TOKEN = 0.002  # of the fake device, where time counts; "word" is a sequence of 3 tokens
 
 
@@ -154,7 +156,6 @@ def test_headers_that_mean_nothing_are_refused(server: Service, name: str) -> No
     assert name in refused.body["error"]
 
 
-@pytest.mark.long
 def test_the_server_has_a_deadline_for_those_who_name_none() -> None:
     with service(fake_device=True, default_timeout_ms=200) as server:
         server.control(seconds=2.0)

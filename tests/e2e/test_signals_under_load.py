@@ -15,6 +15,8 @@ import pytest
 
 from tests.e2e.service import Service, service, until
 
+pytestmark = pytest.mark.long
+
 
 class Asked(NamedTuple):
     sent: float  # time.monotonic()
@@ -92,7 +94,6 @@ def test_at_sigterm_what_was_sent_before_is_answered_and_later_is_refused_polite
         assert "Traceback" not in server.log
 
 
-@pytest.mark.long
 def test_at_sighup_a_new_generation_takes_over_and_no_request_fails() -> None:
     with service(fake_device=True, front_ends=2) as server:
         old = server.children()
@@ -116,7 +117,6 @@ def test_at_sighup_a_new_generation_takes_over_and_no_request_fails() -> None:
         assert "Traceback" not in server.log
 
 
-@pytest.mark.long
 def test_a_reload_that_fails_keeps_the_old_model_and_says_why() -> None:
     with service(fake_device=True) as server:
         children = server.children()

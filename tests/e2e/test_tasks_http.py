@@ -19,6 +19,8 @@ from tests.e2e.service import Service
 from tests.models.test_sentence import pooling
 from tests.unit.test_rerank import inference_model
 
+pytestmark = pytest.mark.long
+
 KEY = "secret"
 SAYS_KEY = {"authorization": f"Bearer {KEY}"}
 
@@ -47,7 +49,6 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-@pytest.mark.long
 def test_many_large_answers_at_once_wait_for_each_other(embedder: Service) -> None:
     """Some 2 MB each, with room for one of them; what one too large asks for is refused."""
     with Encoder(embedder.folder, device="cpu", dtype="float32") as encoder:  # type: ignore[attr-defined]
@@ -148,7 +149,6 @@ def test_an_embedding_server_speaks_vllms_shapes(embedder: Service) -> None:
     assert close([one["score"] for one in scored], unit[0] @ unit.T)
 
 
-@pytest.mark.long
 def test_a_sparse_server_speaks_teis_shape() -> None:
     folder = tiny_checkpoints.shared("bert", head="ForMaskedLM", num_labels=None)
     with Encoder(folder, device="cpu", dtype="float32", pooling="splade") as encoder:

@@ -8,6 +8,8 @@ import pytest
 from tests.collector import collector
 from tests.e2e.service import service, until
 
+pytestmark = pytest.mark.long
+
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,18 +31,25 @@ pytest.importorskip("triton")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of two half types the interpreter computes one as it does the other: float16 is long here.
+    """Of two half types the interpreter computes one as it does the other: float16 is long here,
+    and bfloat16 but for every third case, where float32 has the same cases.
 
-    Where a test has float16 alone it stays.
+    Where a test has one type alone it stays.
     """
     folder = Path(__file__).parent
     own = [item for item in items if INTERPRETED and item.path.parent == folder]
     kinds: dict[str, set[object]] = {}
     for item in own:
         kinds.setdefault(_test_of(item), set()).add(_dtype_of(item))
+    cases: Counter[str] = Counter()
     for item in own:
-        if _dtype_of(item) is torch.float16 and torch.bfloat16 in kinds[_test_of(item)]:
+        test, dtype = _test_of(item), _dtype_of(item)
+        if dtype is torch.float16 and torch.bfloat16 in kinds[test]:
             item.add_marker(pytest.mark.long)
+        if dtype is torch.bfloat16 and torch.float32 in kinds[test]:
+            if cases[test] % 3:
+                item.add_marker(pytest.mark.long)
+            cases[test] += 1
 
 
 def _test_of(item: pytest.Item) -> str:

@@ -128,6 +128,7 @@ def test_what_leaves_nothing_to_pool_is_refused(tmp_path: Path) -> None:
             encoder.embed(["a", "b " * 200], prompt=PROMPT, truncation_direction="left")
 
 
+@pytest.mark.long
 def test_the_server_gives_what_the_library_gives(tmp_path: Path) -> None:
     import httpx
 

@@ -93,6 +93,7 @@ def test_the_worst_of_each_kind_is_told_by_family_and_of_all() -> None:
     assert worst["bert"]["cpu_float32"].hold == 1
 
 
+@pytest.mark.long
 def test_the_command_measures_writes_and_sees_planted_faults(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_server_for_each_node_is_measured_on_cores_that_stand_for_nodes(
     assert len(os.sched_getaffinity(0)) >= 2
 
 
+@pytest.mark.long
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)

@@ -49,11 +49,11 @@ def set_hardware(monkeypatch: pytest.MonkeyPatch, features: set[str], cpus: int 
     ("script", "fault"),
     [
         ("healthy.py", None),
-        ("single_texts.py", "single-text-batches"),
+        pytest.param("single_texts.py", "single-text-batches", marks=pytest.mark.long),
         ("fixed_padding.py", "fixed-padding"),
         ("tensor_leak.py", "memory-growth"),
-        ("object_leak.py", "memory-growth"),
-        ("slow_tokenizer.py", "slow-tokenizer"),
+        pytest.param("object_leak.py", "memory-growth", marks=pytest.mark.long),
+        pytest.param("slow_tokenizer.py", "slow-tokenizer", marks=pytest.mark.long),
     ],
 )
 def test_a_planted_fault_is_named_and_no_other(
@@ -79,6 +79,7 @@ def test_float32_is_a_fault_only_where_the_chip_has_a_faster_type(
     assert "bfloat16" in found.findings[0].change
 
 
+@pytest.mark.long
 def test_more_threads_than_cores_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = examinee.detect().cpus
     set_hardware(monkeypatch, set(), cpus=cores)
@@ -100,6 +101,7 @@ def test_a_growing_tensor_is_named_with_its_size_and_where_it_was_allocated(
     assert leak.where[1] == "tensor_leak.py:12 in predict"
 
 
+@pytest.mark.long
 def test_a_cost_is_what_the_program_gains_without_the_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_cost_is_what_the_program_gains_without_the_fault(
     assert padding.where == ["fixed_padding.py:11 in <listcomp>", "fixed_padding.py:11 in predict"]
 
 
+@pytest.mark.long
 def test_the_naive_program_has_the_faults_that_the_guide_teaches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -47,7 +47,7 @@ _GUIDE = (
     ),
     Rung(
         "batched",
-        "32 texts at a time in a half type, from buffers allocated once; still padded to 128.",
+        "32 texts at a time, in a half type if there is one, in buffers kept; still padded to 128.",
         "batched",
         needs=(TRANSFORMERS,),
     ),
