@@ -36,9 +36,11 @@ what nobody waits for any more. One that leaves as many times that unread does n
 def main() -> int:
     """Load, say so, run. The exit status tells the supervisor what went wrong."""
     if STANDBY in sys.argv[1:]:
-        name_process("standby engine")
+        name_process("standby, importing")
         # PyTorch takes seconds to import. Nothing is computed, and no device is touched.
         import packhorse.engine.engine  # noqa: F401
+
+        name_process("standby engine")
     launch = learn()
     name_process(f"engine {launch.index} ({launch.config.model.device})")
     server = launch.config.server
