@@ -14,7 +14,7 @@ from packhorse.server.model_route import Asking, encode_json
 from packhorse.server.pooling_parameters import PoolingParameters
 from packhorse.server.routes.embed import EmbeddingRoute
 from packhorse.server.routes.openai import as_json
-from packhorse.server.routes.vllm import VllmRoute, VllmUsage, frame, size_of
+from packhorse.server.routes.vllm import VllmRoute, VllmUsage, frame
 from packhorse.server.schemas import Ids, TextsOrIds, texts_or_ids
 from packhorse.tasks import Task
 from packhorse.vectors import checked_dimensions, finished, normalized
@@ -131,14 +131,7 @@ class Pooling(VllmRoute, EmbeddingRoute):
         self, asking: Asking, inputs: list[str] | list[Ids], request: PoolingRequest
     ) -> list[Float32Array]:
         """Of each of a text's tokens a score for every label, float32 (tokens, labels)."""
-        answer = await self.compute(
-            asking,
-            inputs,
-            size_of(inputs),
-            truncate=request.cuts,
-            direction=request.direction,
-            encode=self.encoding(inputs, request),
-        )
+        answer = await self.computed(asking, inputs, request)
         return _by_text(answer, answer.values if request.is_raw else softmax(answer.values))
 
 

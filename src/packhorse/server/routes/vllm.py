@@ -12,7 +12,7 @@ import msgspec
 
 from packhorse.errors import EmptyRequestError, ValidationError
 from packhorse.postprocess import scores_of
-from packhorse.request import Float32Array, Sequences
+from packhorse.request import Answer, Float32Array, Sequences
 from packhorse.server.model_route import DIRECTIONS, Asking, encode_json
 from packhorse.server.pooling_parameters import PoolingParameters
 from packhorse.server.routes.openai import OpenAIRoute
@@ -97,11 +97,11 @@ class PairScoreList(msgspec.Struct):
 class VllmRoute(OpenAIRoute):
     """A route in vLLM's shapes."""
 
-    async def scores(
+    async def computed(
         self, asking: Asking, inputs: list[str] | list[Ids], request: PoolingParameters
-    ) -> Float32Array:
-        """A classifier's scores of texts or of token ids, or its logits, float32 (n, labels)."""
-        answer = await self.compute(
+    ) -> Answer:
+        """What the model makes of texts or of token ids, read as the request says."""
+        return await self.compute(
             asking,
             inputs,
             size_of(inputs),
@@ -109,6 +109,12 @@ class VllmRoute(OpenAIRoute):
             direction=request.direction,
             encode=self.encoding(inputs, request),
         )
+
+    async def scores(
+        self, asking: Asking, inputs: list[str] | list[Ids], request: PoolingParameters
+    ) -> Float32Array:
+        """A classifier's scores of texts or of token ids, or its logits, float32 (n, labels)."""
+        answer = await self.computed(asking, inputs, request)
         return (
             answer.values
             if request.is_raw
