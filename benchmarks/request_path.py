@@ -173,7 +173,7 @@ def engine_one() -> Case:
 def engine_many() -> Case:
     """``MANY`` requests of one text, from seven front ends; for one of them."""
     rig = EngineRig(7)
-    messages = [arrivals(MANY // 7 + (place < MANY % 7)) for place in range(7)]
+    messages = [arrivals(MANY // 7 + (place < MANY % 7), 1 + place) for place in range(7)]
 
     def sample() -> tuple[float, ...]:
         for channel, message in zip(rig.channels, messages, strict=True):
@@ -210,11 +210,12 @@ def yardstick() -> Case:
     return sample
 
 
-def arrivals(count: int) -> bytes:
+def arrivals(count: int, front_end: int = 1) -> bytes:
     """The message of ``count`` requests of one text."""
+    first = (front_end << codec.NUMBER_SHIFT) + 1
     return codec.encode_arrivals(
         Arrivals(
-            tickets=np.arange(1, count + 1, dtype=np.uint64),
+            tickets=np.arange(first, first + count, dtype=np.uint64),
             counts=np.ones(count, np.int32),
             clients=np.full(count, 77, np.uint64),
             priorities=np.zeros(count, np.int8),

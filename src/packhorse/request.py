@@ -4,6 +4,9 @@ A set of N tokenised sequences is one flat row of T tokens and the bounds
 between them, never a list of objects: at 100,000 texts a second there is no
 time for an object a sequence. The same layout goes from the tokenizer over
 the channel to the scheduler and the model.
+
+Nobody changes what is made of these; four are made for every request, and what
+is frozen takes four times as long to make (2 to 4 µs), so they are not.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ Float32Array = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sequences:
     """N tokenised inputs, special tokens included, in the packed layout.
 
@@ -177,7 +180,7 @@ def counted_positions(cu_seqlens: Int32Array, first_position: int = 0) -> Int32A
     return positions - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """What the model gave for a batch of N sequences.
 
@@ -196,7 +199,7 @@ class Output:
 TicketArray = NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrivals:
     """R requests handed to an engine at once, columnar; their N sequences lie one after the other.
 
@@ -218,7 +221,7 @@ class Arrivals:
     arrived: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completions:
     """Answers for P parts of requests, columnar; a long request is answered in several parts.
 

@@ -107,9 +107,9 @@ def test_cancel_comes_back(tickets: np.ndarray) -> None:
 
 def test_info_comes_back() -> None:
     info = {"model_id": "ä", "threads": 2, "dtype": "float32", "nothing": None}
-    message = codec.encode_info(info)
+    message = codec.encode_info(info, 7)
     assert codec.kind_of(message) is Kind.INFO
-    assert codec.decode_info(message) == info
+    assert codec.decode_info(message) == (info, 7)
 
 
 def example() -> Arrivals:
@@ -182,4 +182,4 @@ def test_other_messages_are_an_error(message: bytes) -> None:
 
 def test_info_that_is_no_object_is_an_error() -> None:
     with pytest.raises(ProtocolError):
-        codec.decode_info(codec.encode_info({})[:24] + b"[1]")
+        codec.decode_info(codec.encode_info({}, 1)[:24] + b"[1]")

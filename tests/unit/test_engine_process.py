@@ -289,7 +289,7 @@ def test_an_engine_that_does_not_read_is_no_memory_leak(rig: Rig) -> None:
         link.connect()
         accepted = listener.accept(rig.listening)
         assert accepted is not None
-        accepted.send(codec.encode_info({}))
+        accepted.send(codec.encode_info({}, 1))
         rig.vitals.beat(time.monotonic(), 0.0, 4.0)
         await until(lambda: link.info is not None)
         link._channel._pending_limit = 1_000_000  # type: ignore[union-attr]
@@ -313,7 +313,7 @@ def test_a_front_end_that_speaks_another_protocol_is_cut_off(rig: Rig) -> None:
     async def main() -> None:
         stranger = listener.connect(rig.address)
         link = await ready_link(rig)
-        stranger.send(codec.encode_info({}))  # is for front ends
+        stranger.send(codec.encode_info({}, 1))  # is for front ends
         await until(lambda: len(rig.process._front_ends) == 1)  # type: ignore[union-attr]
         pending = send(link, 3)
         await asyncio.wait_for(pending.future, 10)
@@ -429,8 +429,7 @@ def test_the_loop_pauses_while_the_gpu_has_its_next_batch_already(
 
 
 def ticket(front_end: int, own: int) -> int:
-    """As it is in the engine."""
-    return front_end << 48 | own
+    return front_end << codec.NUMBER_SHIFT | own
 
 
 @pytest.mark.parametrize("row_counts", [None, [1, 2, 0, 1, 3]])
@@ -450,12 +449,12 @@ def test_the_answer_to_many_front_ends_is_divided(row_counts: list[int] | None) 
     shares = dict(shares_of(whole))
     assert sorted(shares) == [2, 7]
     two, seven = shares[2], shares[7]
-    assert two.tickets.tolist() == [1, 5]
+    assert two.tickets.tolist() == [ticket(2, 1), ticket(2, 5)]
     assert two.offsets.tolist() == [4, 9]
     assert two.counts.tolist() == [2, 1]
     assert two.codes.tolist() == [33, 0, 0]
     assert two.queue_wait.tolist() == [0.25, 2]
-    assert seven.tickets.tolist() == [1, 2]
+    assert seven.tickets.tolist() == [ticket(7, 1), ticket(7, 2)]
     assert seven.codes.tolist() == [0, 34]
     assert seven.inference == 0.5
     if row_counts is None:
@@ -480,8 +479,7 @@ def test_the_answer_to_one_front_end_is_not_copied() -> None:
     )
     [(number, share)] = shares_of(whole)
     assert number == 9
-    assert share.tickets.tolist() == [1, 2]
-    assert share.values is whole.values
+    assert share is whole
 
 
 class SlowToTake(FakeEngine):
@@ -503,10 +501,10 @@ class SlowToTake(FakeEngine):
         return []
 
 
-def one_arrival(ticket: int) -> bytes:
+def one_arrival(number: int) -> bytes:
     return codec.encode_arrivals(
         Arrivals(
-            np.array([ticket], np.uint64),
+            np.array([number], np.uint64),
             np.array([1], np.int32),
             np.array([0], np.uint64),
             np.array([0], np.int8),
@@ -534,8 +532,8 @@ def turning() -> Iterator[tuple[EngineLoop, SlowToTake, Channel, Vitals]]:
 
 def test_a_front_end_that_sends_without_pause_keeps_the_engine_from_nothing() -> None:
     with turning() as (process, engine, channel, vitals):
-        for ticket in range(5):
-            channel.send(one_arrival(ticket))
+        for own in range(5):
+            channel.send(one_arrival(ticket(1, own)))
         vitals.clear()
         process._turn()
         assert engine.calls == ["add", "step"]
@@ -545,9 +543,17 @@ def test_a_front_end_that_sends_without_pause_keeps_the_engine_from_nothing() ->
         assert engine.calls == ["add", "step"] * 5
 
 
+def test_a_front_end_with_tickets_of_another_is_cut_off() -> None:
+    with turning() as (process, engine, channel, _):
+        channel.send(one_arrival(ticket(2, 1)))
+        process._turn()
+        assert "add" not in engine.calls
+        assert not process._front_ends
+
+
 def test_what_is_cancelled_in_one_turn_is_looked_for_once() -> None:
     with turning() as (process, engine, channel, _):
-        for ticket in (7, 8, 9):
-            channel.send(codec.encode_cancel([ticket]))
+        for own in (7, 8, 9):
+            channel.send(codec.encode_cancel([ticket(1, own)]))
         process._turn()
         assert engine.calls == ["cancel [7, 8, 9]", "step"]

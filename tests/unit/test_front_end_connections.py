@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from typing import Any
 
 import pytest
 
@@ -59,16 +60,19 @@ def test_headers_up_to_the_limit_are_read_of_every_request() -> None:
     asyncio.run(main())
 
 
-async def unread(s: Site, sock: socket.socket) -> None:
-    """Ask for more than the system buffers, and read nothing until some of it waits."""
+async def unread(s: Site, sock: socket.socket) -> int:
+    """Ask for more than the system buffers, and read nothing until some of it waits.
+
+    Returns how often it was asked.
+    """
     head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(LARGE)
     (connection,) = s.server.server_state.connections
-    for _ in range(40):
+    for number in range(40):
         await asyncio.get_running_loop().sock_sendall(sock, head + LARGE)
         await asyncio.sleep(0.1)
         if connection.transport.get_write_buffer_size():
             await asyncio.sleep(0.1)
-            return
+            return number + 1
     raise AssertionError("the system buffers everything")
 
 
@@ -91,6 +95,60 @@ def test_who_reads_nothing_of_an_answer_is_cut_off() -> None:
                 await s.left_alone()
 
     asyncio.run(main())
+
+
+def loop_factories() -> list[Any]:
+    """The server's own loop first, where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return [asyncio.new_event_loop]
+    return [uvloop.new_event_loop, asyncio.new_event_loop]
+
+
+@pytest.mark.parametrize("loop_factory", loop_factories())
+def test_answers_that_the_system_does_not_take_at_once_arrive_whole_and_in_order(
+    loop_factory: Any,
+) -> None:
+    """Of routes that write to the socket themselves, and of others that write to the transport."""
+    small = b'{"inputs":"good film"}'
+    post = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+    asked = [
+        *(post % len(LARGE) + LARGE, post % len(small) + small),
+        *(b"GET /info HTTP/1.1\r\nhost: x\r\n\r\n", post % len(small) + small),
+    ]
+
+    async def main() -> None:
+        async with site() as s:
+            with await client_of(s) as sock:
+                count = await unread(s, sock)
+                sending = asyncio.get_running_loop().sock_sendall(sock, b"".join(asked))
+                bodies, _ = await asyncio.gather(bodies_from(sock, count + len(asked)), sending)
+                whole, (large, one, info, last) = bodies[:count], bodies[count:]
+                assert all(body == large for body in whole)
+                assert len(large) > 1000
+                assert one == last
+                assert one[0]["label"]
+                assert "model_id" in info
+            await s.left_alone()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
+
+
+async def bodies_from(sock: socket.socket, count: int) -> list[Any]:
+    """Of the next answers, read piece by piece."""
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+
+    async def feed() -> None:
+        while True:
+            reader.feed_data(await loop.sock_recv(sock, 65_536))
+
+    feeding = asyncio.create_task(feed())
+    answers = [await answer_from(reader) for _ in range(count)]
+    feeding.cancel()
+    await asyncio.wait([feeding])
+    return [json.loads(answer.partition(b"\r\n\r\n")[2]) for answer in answers]
 
 
 def test_who_reads_slowly_is_not() -> None:

@@ -62,7 +62,7 @@ def test_an_answer_that_cannot_be_read_ends_the_wait_for_it(
         link.connect()
         engine = listener.accept(accepting)
         assert engine is not None
-        engine.send(codec.encode_info({}))
+        engine.send(codec.encode_info({}, 1))
         while link.fault is not None:
             await asyncio.sleep(0.01)
         sequences: Sequences = TOKENIZER.encode(["a text"])

@@ -9,7 +9,11 @@ order and item sizes are the machine's own: both ends are on it.
     ARRIVALS     front end to engine   counts R, N, T   number: when they were queued
     CANCEL       front end to engine   counts R
     COMPLETIONS  engine to front end   counts P, N, width   number: seconds of inference
-    INFO         engine to front end   a JSON object; it also says that the engine is ready
+    INFO         engine to front end   counts: the front end's number; a JSON object. It also
+                                       says that the engine is ready
+
+A ticket's high 16 bits are the number of the front end that gave it, so that tickets of several
+are different and an answer shows whose it is; a front end counts in the low 48.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ from numpy.typing import NDArray
 
 from packhorse.channel.channel import Bytes, ProtocolError
 from packhorse.request import Arrivals, Completions, Sequences, TicketArray
+
+NUMBER_SHIFT = 48
+"""Bits of a ticket below the number of its front end."""
 
 _HEADER = struct.Struct("=BBHIIId")
 _UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
@@ -131,16 +138,19 @@ def decode_arrivals(message: Bytes) -> Arrivals:
     counts, cu_seqlens = words[:count], words[count:bounds]
     input_ids = words[bounds : bounds + num_tokens]
     rest = words[bounds + num_tokens :]
-    segments = rest[:num_sequences] if segmented else None
-    rest = rest[num_sequences if segmented else 0 :]
-    positions = rest[:num_tokens] if positioned else None
-    marks = rest[num_tokens if positioned else 0 :] if flags & _MARKS else None
+    segments = positions = marks = None
+    if segmented:
+        segments, rest = rest[:num_sequences], rest[num_sequences:]
+    if positioned:
+        positions, rest = rest[:num_tokens], rest[num_tokens:]
+    if flags & _MARKS:
+        marks = rest
     priorities = np.frombuffer(message, _INT8, count, at_bytes)
     token_level = None
     if leveled:
         token_level = np.frombuffer(message, _BOOL, num_sequences, at_bytes + count)
-    total = counts[0] if count == 1 else counts.sum()
-    if total != num_sequences or cu_seqlens[0] != 0 or cu_seqlens[-1] != num_tokens:
+    total = counts.item(0) if count == 1 else counts.sum()
+    if total != num_sequences or cu_seqlens.item(0) or cu_seqlens.item(-1) != num_tokens:
         raise ProtocolError("counts of sequences and tokens do not fit each other")
     truncated = np.zeros(num_sequences, np.bool_)
     sequences = Sequences(input_ids, cu_seqlens, truncated, segments, positions, token_level, marks)
@@ -209,17 +219,19 @@ def decode_completions(message: Bytes) -> Completions:
     return Completions(tickets, offsets, counts, codes, values, queue_wait, inference, row_counts)
 
 
-def encode_info(info: dict[str, Any]) -> bytes:
-    """What the engine says of itself, for ``/info``."""
-    return _HEADER.pack(Kind.INFO, 0, 0, 0, 0, 0, 0.0) + msgspec.json.encode(info)
+def encode_info(info: dict[str, Any], number: int) -> bytes:
+    """What the engine says of itself, for ``/info``, and the number it knows a front end by."""
+    return _HEADER.pack(Kind.INFO, 0, 0, number, 0, 0, 0.0) + msgspec.json.encode(info)
 
 
-def decode_info(message: Bytes) -> dict[str, Any]:
+def decode_info(message: Bytes) -> tuple[dict[str, Any], int]:
     """Raises ProtocolError when it is not a JSON object."""
+    number = _HEADER.unpack_from(message)[3]
     try:
-        return msgspec.json.decode(memoryview(message)[_HEADER.size :], type=dict[str, Any])
+        info = msgspec.json.decode(memoryview(message)[_HEADER.size :], type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise ProtocolError(f"info: {error}") from None
+    return info, number
 
 
 def _check_size(message: Bytes, size: int, *, exactly: bool = True) -> None:

@@ -52,16 +52,12 @@ class Journal:
         arrays = [batch.cu_seqlens, batch.input_ids]
         if batch.segment_starts is not None:
             arrays.append(batch.segment_starts)
-        size = _HEADER.size + sum(array.nbytes for array in arrays)
+        data = b"".join([np.ascontiguousarray(array, np.int32).data for array in arrays])
+        size = _HEADER.size + len(data)
         if page not in self._pages or size > len(self._pages[page]):
             room = max(1 << 20, 2 * size)
             self._pages[page] = mmap.mmap(self._fd, room, offset=page * _PAGE_ROOM)
-        at = _HEADER.size
-        for array in arrays:
-            self._pages[page][at : at + array.nbytes] = np.ascontiguousarray(
-                array, np.int32
-            ).data.cast("B")
-            at += array.nbytes
+        self._pages[page][_HEADER.size : size] = data
         # Last, so that a page is valid or struck out, whenever the process dies.
         self._commit(page, len(batch), batch.num_tokens, batch.segment_starts is not None)
         return page

@@ -14,7 +14,7 @@ Parts = tuple[TicketArray, Int32Array, Int32Array, NDArray[np.float64]]
 """tickets, offsets, counts, arrived, as in a Batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as in packhorse.request
 class Batch:
     """What the model sees next, and whose it is.
 

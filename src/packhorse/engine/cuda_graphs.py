@@ -129,7 +129,7 @@ def _doubled(bucket: int) -> int:
 
 
 @contextmanager
-def _no_garbage_collected() -> Iterator[None]:
+def no_garbage_collected() -> Iterator[None]:
     """A graph of an earlier model that is collected during a capture makes the capture fail."""
     gc.collect()
     was_enabled = gc.isenabled()
@@ -161,12 +161,12 @@ class ForwardGraphs:
     def capture(self) -> None:
         """Capture every bucket, the largest first: the smaller ones then reuse its memory."""
         started = time.monotonic()
-        with _no_garbage_collected():
+        with no_garbage_collected():
             for tokens in reversed(self.token_buckets):
-                self._trunks[tokens] = self._captured(partial(self._trunk, tokens))
+                self._trunks[tokens] = self.captured(partial(self._trunk, tokens))
             torch.cuda.empty_cache()
             for sequences in () if self._per_token else reversed(self.sequence_buckets):
-                self._tails[sequences] = self._captured(partial(self._tail, sequences))
+                self._tails[sequences] = self.captured(partial(self._tail, sequences))
         logger.info(
             "captured %d trunk and %d tail graphs in %.2f s",
             len(self._trunks),
@@ -194,13 +194,20 @@ class ForwardGraphs:
         self._trunks.clear()
         self._tails.clear()
 
+    def run(self, tokens: int, sequences: int) -> None:
+        """Trunk and tail of these buckets without a graph: what ``captured`` makes one of."""
+        self._trunk(tokens)
+        if not self._per_token:
+            self._tail(sequences)
+
     def replay(self, tokens: int, sequences: int) -> None:
         """Run the trunk of this token bucket and the tail of this sequence bucket."""
         self._trunks[tokens].replay()
         if not self._per_token:
             self._tails[sequences].replay()
 
-    def _captured(self, forward: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def captured(self, forward: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """What it launches, as a graph over the same pool of memory."""
         with torch.cuda.stream(self._stream):
             forward()  # compiles kernels and lets cuBLAS choose, which a capture may not
         if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE_BYTES:

@@ -3,7 +3,7 @@
 A launch copies ids and bounds from a pinned slot to the device, replays the
 graphs and copies the logits back into the slot, all on one stream and without
 waiting: the buffers of a running graph are never overwritten, and the CPU
-prepares the next batch while this one runs.
+prepares the next batch while this one runs. One short text has it all in one graph.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from packhorse.checkpoint import Architecture
-from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs
+from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs, no_garbage_collected
 from packhorse.engine.cuda_slots import CudaBatch, Slot, Watcher
+from packhorse.engine.solo_graphs import SoloGraphs
 from packhorse.engine.sparse_output import PAIR, most_rows
 from packhorse.engine.wider_model import WiderModel
 from packhorse.errors import DeviceError
@@ -94,6 +95,7 @@ class CudaRunner:
         self.max_tokens, self._buffers, self._graphs = self._prepare(
             max_tokens or max(MOST_TOKENS, architecture.max_positions), graphs
         )
+        self._solo = self._captured_solo()
         torch.cuda.empty_cache()  # what the captures needed once
         self._slots = deque(
             Slot(
@@ -123,6 +125,12 @@ class CudaRunner:
         return self._wider is not None and self._wider.is_ready()
 
     def launch(self, batch: Sequences, *, wider: bool = False) -> CudaBatch:
+        solo = self._solo
+        if solo is not None and not wider and solo.takes(batch):
+            tokens = solo.token_bucket(batch.num_tokens)
+            self.padding_tokens += tokens - batch.num_tokens
+            pad_token_id = self._architecture.pad_token_id
+            return self._watched(solo.launch(batch, tokens, pad_token_id, self._stream))
         slot = self._slots.popleft()
         try:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
@@ -136,10 +144,7 @@ class CudaRunner:
             self._slots.append(slot)
             raise
         row_counts = batch.lengths if whole or self._per_token else None
-        running = CudaBatch(slot, values, row_counts, self._slots.append)
-        if self._watcher is not None:
-            self._watcher.watch(running)
-        return running
+        return self._watched(CudaBatch(slot, values, row_counts, self._slots.append))
 
     def warm_up_batches(self) -> Iterator[Sequences]:
         for tokens in (32, 1024, self.max_tokens):
@@ -160,6 +165,8 @@ class CudaRunner:
         torch.cuda.synchronize(self._device)
         if self._watcher is not None:
             self._watcher.close()
+        if self._solo is not None:
+            self._solo.close()
         if self._graphs is not None:
             self._graphs.close()
 
@@ -217,6 +224,20 @@ class CudaRunner:
             captured = ForwardGraphs(self._counted, self._kernels, buffers, self._stream)
             captured.capture()
             return buffers, captured
+
+    def _captured_solo(self) -> SoloGraphs | None:
+        """Those for one short text, where there are graphs and their output has a place in them."""
+        if self._graphs is None or self._is_sparse:
+            return None
+        solo = SoloGraphs(self._counted, self._graphs, self._buffers)
+        with torch.inference_mode(), no_garbage_collected():
+            solo.capture()
+        return solo
+
+    def _watched(self, running: CudaBatch) -> CudaBatch:
+        if self._watcher is not None:
+            self._watcher.watch(running)
+        return running
 
     def _launch_graphs(self, slot: Slot, batch: Sequences, graphs: ForwardGraphs) -> torch.Tensor:
         """The pinned values, float32 (R, width), as they will be."""

@@ -50,7 +50,7 @@ PENDING = 255
 """In an Output: this row is computed again and is not answered yet. No error has this code."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Work:
     """A batch to launch.
 
@@ -63,7 +63,7 @@ class _Work:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Running:
     work: _Work
     launched: Launched

@@ -31,7 +31,7 @@ from packhorse.channel.channel import (
 from packhorse.channel.codec import Kind
 from packhorse.channel.vitals import BEAT_SECONDS, Vitals
 from packhorse.engine.device_gauges import DeviceGauges
-from packhorse.engine.shares import NUMBER_SHIFT, numbered, shares_of
+from packhorse.engine.shares import shares_of
 from packhorse.engine.wider_model import LOADING_SECONDS
 from packhorse.errors import InternalError
 from packhorse.metrics import (
@@ -85,13 +85,12 @@ class DeviceBrokenError(Exception):
 class FrontEnd:
     """One that is connected."""
 
-    __slots__ = ("bits", "channel", "last_ticket", "number", "watched")
+    __slots__ = ("channel", "last_ticket", "number", "watched")
 
     def __init__(self, channel: Channel, number: int) -> None:
         self.channel = channel
         self.number = number
-        self.bits = np.uint64(number) << NUMBER_SHIFT
-        self.last_ticket = 0
+        self.last_ticket = number << codec.NUMBER_SHIFT
         self.watched = selectors.EVENT_READ
 
 
@@ -164,13 +163,14 @@ class EngineLoop:
         was_in_flight = self._engine.in_flight
         finished = self._engine.step()
         launched = self._engine.take_launched()
+        # First, so that who has an answer finds it counted.
+        self._count(launched, finished)
+        for completions in finished:
+            self._answer(completions)
         if news or finished:
             self._last_news = time.monotonic()
         if news or launched or finished or (timeout and not was_in_flight):
-            # First, so that who has an answer finds it counted.
-            self._count(launched, finished)
-        for completions in finished:
-            self._answer(completions)
+            self._show_queue()
         self._beat(bool(finished) or not was_in_flight)
         if self._failures >= FAILURES_BEFORE_PROBE:
             self._probe()
@@ -199,7 +199,7 @@ class EngineLoop:
         front_end = FrontEnd(channel, self._free_number())
         self._front_ends[front_end.number] = front_end
         self._selector.register(channel, selectors.EVENT_READ, front_end)
-        self._send(front_end, codec.encode_info(self._engine.info))
+        self._send(front_end, codec.encode_info(self._engine.info, front_end.number))
 
     def _free_number(self) -> int:
         """For a new front end: 16 bits, none that a connected one has."""
@@ -228,21 +228,28 @@ class EngineLoop:
             self._hang_up(front_end)
 
     def _listen(self, front_end: FrontEnd) -> None:
-        """Take messages, for a moment: what is left makes the selector return at once."""
+        """Take messages, for a moment: what is left makes the selector return at once.
+
+        An idle device gets what was asked first without a look for more.
+        """
         end = time.monotonic() + READ_SECONDS
         while not self._is_suspect and (message := front_end.channel.receive()) is not None:
             self._take(front_end, message)
-            if time.monotonic() >= end:
+            is_wanted = self._engine.queued()[0] and not self._engine.in_flight
+            if is_wanted or time.monotonic() >= end:
                 return
 
     def _take(self, front_end: FrontEnd, message: Bytes) -> None:
         kind = codec.kind_of(message)
         if kind is Kind.ARRIVALS:
             arrivals = codec.decode_arrivals(message)
-            front_end.last_ticket = int(arrivals.tickets[-1])
-            self._engine.add(numbered(arrivals, front_end.bits))
+            last = int(arrivals.tickets[-1])
+            if last >> codec.NUMBER_SHIFT != front_end.number:
+                raise ProtocolError("a front end gives tickets of another")
+            front_end.last_ticket = last
+            self._engine.add(arrivals)
         elif kind is Kind.CANCEL:
-            self._cancelled.append(codec.decode_cancel(message) | front_end.bits)
+            self._cancelled.append(codec.decode_cancel(message))
         else:
             raise ProtocolError(f"{kind.name} is for front ends")
 
@@ -258,8 +265,8 @@ class EngineLoop:
         self._selector.unregister(front_end.channel)
         front_end.channel.close()
         last = front_end.last_ticket
-        tickets = np.arange(max(0, last - CANCELLED_AT_HANG_UP), last + 1, dtype=np.uint64)
-        self._engine.cancel(tickets | front_end.bits)
+        first = max(front_end.number << codec.NUMBER_SHIFT, last - CANCELLED_AT_HANG_UP)
+        self._engine.cancel(np.arange(first, last + 1, dtype=np.uint64))
 
     def _answer(self, completions: Completions) -> None:
         """Send each front end its parts."""
@@ -288,7 +295,7 @@ class EngineLoop:
             front_end.watched = events
             self._selector.modify(front_end.channel, events, front_end)
 
-    def _count(self, launched: list[tuple[int, int]], finished: list[Completions]) -> None:
+    def _show_queue(self) -> None:
         slot = self._slot
         sequences, tokens = self._engine.queued()
         slot[QUEUED_SEQUENCES.first] = sequences
@@ -296,6 +303,9 @@ class EngineLoop:
         clients, rate = self._engine.outlook()
         slot[WAITING_CLIENTS.first] = clients
         slot[PREDICTED_RATE.first] = rate
+
+    def _count(self, launched: list[tuple[int, int]], finished: list[Completions]) -> None:
+        slot = self._slot
         for batch_sequences, batch_tokens in launched:
             BATCH_SEQUENCES.observe(slot, batch_sequences)
             BATCH_TOKENS.observe(slot, batch_tokens)

@@ -18,7 +18,7 @@ def checked_output(values: Float32Array, row_counts: Int32Array | None, seconds:
     ``row_counts`` is int32 (N,), or None for one row a sequence.
     """
     is_finite = np.isfinite(values)
-    if np.count_nonzero(is_finite) == is_finite.size:  # nearly always, and quicker than by row
+    if np.count_nonzero(is_finite) == values.size:  # nearly always, and quicker than by row
         count = len(values) if row_counts is None else len(row_counts)
         return Output(values, np.zeros(count, np.uint8), seconds, row_counts)
     bad = np.flatnonzero(~is_finite.all(axis=1))

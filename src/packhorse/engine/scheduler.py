@@ -64,8 +64,7 @@ class Scheduler:
         if len(arrivals.sequences) == 0:
             return
         arrivals, groups = _grouped(arrivals)
-        bounds = np.zeros(len(arrivals.counts) + 1, np.int64)
-        arrivals.counts.cumsum(out=bounds[1:])
+        bounds = _bounds_of(arrivals)
         for first, last in groups:
             client = self._clients.setdefault(int(arrivals.clients[first]), ClientQueue())
             waiting = Waiting(arrivals, bounds, first, last)
@@ -271,6 +270,16 @@ def _grouped(arrivals: Arrivals) -> tuple[Arrivals, _Groups]:
     )
     edges = [0, *_changes(grouped).tolist(), len(counts)]
     return grouped, itertools.pairwise(edges)
+
+
+def _bounds_of(arrivals: Arrivals) -> NDArray[np.int64]:
+    """Of the requests, (R + 1,), in sequences."""
+    counts = arrivals.counts
+    if len(counts) == 1:
+        return np.array((0, len(arrivals.sequences)), np.int64)
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    counts.cumsum(out=bounds[1:])
+    return bounds
 
 
 def _changes(arrivals: Arrivals) -> NDArray[np.intp]:

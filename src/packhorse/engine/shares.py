@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from packhorse.request import Arrivals, Completions, bounds_of, rows_of_pieces
-
-NUMBER_SHIFT = np.uint64(48)
-"""The high 16 bits of a ticket say over which channel it came; front ends count in the low 48."""
-
-OWN_BITS = np.uint64((1 << 48) - 1)
+from packhorse.channel.codec import NUMBER_SHIFT
+from packhorse.request import Completions, bounds_of, rows_of_pieces
 
 
-def numbered(arrivals: Arrivals, bits: np.uint64) -> Arrivals:
-    """Requests with the number of their front end, shifted to its place, in their tickets."""
-    return Arrivals(
-        arrivals.tickets | bits,
-        arrivals.counts,
-        arrivals.clients,
-        arrivals.priorities,
-        arrivals.deadlines,
-        arrivals.sequences,
-        arrivals.arrived,
-    )
-
-
-def shares_of(completions: Completions) -> Iterator[tuple[int, Completions]]:
-    """The number of each front end and its parts, in their order, with tickets as it knows them."""
-    numbers = completions.tickets >> NUMBER_SHIFT
-    if len(numbers) > 1 and np.count_nonzero(numbers != numbers[0]):
-        yield from _divided(completions, numbers)
-    else:
-        yield (
-            int(numbers[0]),
-            Completions(
-                completions.tickets & OWN_BITS,
-                completions.offsets,
-                completions.counts,
-                completions.codes,
-                completions.values,
-                completions.queue_wait,
-                completions.inference,
-                completions.row_counts,
-            ),
-        )
+def shares_of(completions: Completions) -> Iterable[tuple[int, Completions]]:
+    """The number of each front end and its parts, in their order."""
+    tickets = completions.tickets
+    if len(tickets) > 1:
+        numbers = tickets >> np.uint64(NUMBER_SHIFT)
+        if np.count_nonzero(numbers != numbers[0]):
+            return _divided(completions, numbers)
+    return ((int(tickets[0]) >> NUMBER_SHIFT, completions),)
 
 
 def _divided(
@@ -64,7 +36,7 @@ def _divided(
         row_counts = row_counts[sequences]
         row_bounds = bounds_of(row_counts)
         rows = rows_of_pieces(starts, row_bounds)
-    tickets = completions.tickets[order] & OWN_BITS
+    tickets = completions.tickets[order]
     offsets, queue_wait = completions.offsets[order], completions.queue_wait[order]
     codes, values = completions.codes[sequences], completions.values[rows]
     for start, stop in zip([0, *edges], [*edges, len(order)], strict=True):

@@ -57,7 +57,7 @@ def linear_gated(
     rows, width = x.shape[0], weight.shape[0] // 2
     generation = tiles.generation(x.device)
     tile = None
-    if rows > tiles.FEW_ROWS and bias is None:
+    if rows > tiles.FEW_GATED_ROWS and bias is None:
         tile = tiles.linear_gated(x.dtype, rows, width, generation)
     if tile is None or not (fits_copy_engine(x) and fits_copy_engine(weight)):
         return gate(few_rows.linear(x, weight, bias), activation, out=out)

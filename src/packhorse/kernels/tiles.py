@@ -10,7 +10,7 @@ shared memory), until somebody sweeps them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -74,8 +74,11 @@ class FewRowsTile:
 
 
 HOPPER = 9
-FEW_ROWS = 64
+FEW_ROWS = 128
 """Rows up to which weights, and not operations, are what a dense layer costs."""
+
+FEW_GATED_ROWS = 64
+"""The same for a gated one, of which the next kernel is known to be quick with more."""
 
 # Safe on every GPU from compute capability 8.0. Half types.
 ATTENTION = AttentionTile(64, 4, 32, 2, 32, 2)
@@ -171,20 +174,35 @@ def linear_gated(dtype: torch.dtype, rows: int, width: int, generation: int) -> 
 PREFETCH = True
 """Whether weights are fetched into L2 while a kernel waits for the one before it."""
 
-# One H200, ``benchmarks/latency.py --sweep`` at 48 rows. What counts is that a program asks for
-# all that it reads before it waits for any of it: steps in flight times depth is the inner
-# dimension, or its part of it. That matters more than how many programs there are.
+# One H200, ``benchmarks/latency.py --sweep`` at 16 to 128 rows. What counts is that a program asks
+# for all that it reads before it waits for any of it. 64 rows are what Hopper's matrix unit takes
+# at once, so a tile of so many is quicker than smaller ones from some 17 rows on.
 FEW_ROWS_HOPPER = {
     "linear": (
-        (16, FewRowsTile(16, 16, 128, 1, 4, 6)),
-        (32, FewRowsTile(16, 32, 128, 1, 4, 6)),
-        (math.inf, FewRowsTile(64, 32, 128, 1, 4, 6)),
+        (8, FewRowsTile(16, 16, 128, 1, 4, 6)),
+        (16, FewRowsTile(16, 64, 128, 1, 4, 4)),
+        (64, FewRowsTile(64, 64, 128, 1, 4, 4)),
+        (FEW_ROWS, FewRowsTile(64, 64, 128, 1, 8, 4)),
     ),
     "activation": (
-        (32, FewRowsTile(16, 32, 128, 1, 4, 6)),
-        (math.inf, FewRowsTile(16, 64, 128, 1, 4, 4)),
+        (8, FewRowsTile(16, 32, 128, 1, 4, 6)),
+        (16, FewRowsTile(16, 64, 128, 1, 4, 4)),
+        (64, FewRowsTile(64, 32, 128, 1, 4, 6)),
+        (FEW_ROWS, FewRowsTile(64, 64, 128, 1, 8, 4)),
     ),
 }
+# Sums that are parted: up to how many rows, the numbers of a part, and the tile but for its parts.
+SHORT_SUMS_HOPPER = (
+    (8, 256, FewRowsTile(16, 32, 256, 1, 4, 2)),
+    (16, 256, FewRowsTile(16, 64, 256, 1, 4, 2)),
+    (FEW_ROWS, 256, FewRowsTile(64, 32, 128, 1, 4, 3)),
+)
+LONG_SUMS_HOPPER = (
+    (8, 384, FewRowsTile(16, 64, 128, 1, 4, 4)),
+    (16, 512, FewRowsTile(64, 64, 256, 1, 4, 3)),
+    (64, 768, FewRowsTile(64, 32, 128, 1, 4, 6)),
+    (FEW_ROWS, 768, FewRowsTile(64, 32, 128, 1, 4, 4)),
+)
 
 
 def few_rows(
@@ -198,10 +216,9 @@ def few_rows(
         return None
     if use != "norm":
         return next(tile for most, tile in FEW_ROWS_HOPPER[use] if rows <= most)
-    height = min(64, max(16, 1 << (rows - 1).bit_length()))
-    if hidden <= 1024:
-        return FewRowsTile(height, 32, 256, math.ceil(hidden / 256), 4, 2)
-    return FewRowsTile(height, 64, 128, math.ceil(hidden / 384), 4, 4)
+    sums = SHORT_SUMS_HOPPER if hidden <= 1024 else LONG_SUMS_HOPPER
+    part, tile = next((part, tile) for most, part, tile in sums if rows <= most)
+    return replace(tile, parts=math.ceil(hidden / part))
 
 
 ADD_RESIDUAL_NORM_WARPS = 8

@@ -56,7 +56,7 @@ class EngineLink:
         self._writing = False  # whether the loop tells us of room in the socket
         self._pending: dict[int, Pending] = {}
         self._abandoned: list[int] = []
-        self._tickets = 0
+        self._last_ticket = 0
         self._closed = False
         self.tokens = 0
         self.info: dict[str, Any] | None = None
@@ -95,8 +95,8 @@ class EngineLink:
         if self.fault is not None or self._channel is None:
             _fail(requests, UnavailableError(self.fault or _NOT_READY))
             return
-        first = self._tickets + 1
-        self._tickets += len(requests)
+        first = self._last_ticket + 1
+        self._last_ticket += len(requests)
         for ticket, pending in enumerate(requests, first):
             pending.ticket = ticket
             pending.on_abandon = self._abandon
@@ -169,7 +169,8 @@ class EngineLink:
         if kind is Kind.COMPLETIONS:
             self._deliver(codec.decode_completions(message))
         elif kind is Kind.INFO:
-            self.info = codec.decode_info(message)
+            self.info, number = codec.decode_info(message)
+            self._last_ticket = number << codec.NUMBER_SHIFT
             self.look(time.monotonic())
         else:
             raise ProtocolError(f"{kind.name} is for engines")

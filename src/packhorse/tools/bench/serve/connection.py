@@ -15,7 +15,10 @@ from packhorse.tools.bench.serve.tally import Fault, Tally
 
 NAN = float("nan")
 
-_TIMINGS = (b"x-compute-tokens", b"x-queue-time", b"x-tokenization-time", b"x-inference-time")
+_TIMINGS = (
+    *(b"x-compute-tokens", b"x-total-time"),
+    *(b"x-queue-time", b"x-tokenization-time", b"x-inference-time"),
+)
 TIMING_HEADERS = {
     name: place for place, lower in enumerate(_TIMINGS) for name in (lower, lower.title())
 }
@@ -43,12 +46,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         self._intended = 0.0
-        self._sent = 0.0
+        self._sent = self._heard = 0.0
         self._parser = HttpResponseParser(self)
         self._await_answer()
 
     def _await_answer(self) -> None:
-        self._timings = [NAN, NAN, NAN, NAN]
+        self._timings = [NAN] * len(_TIMINGS)
         self._body: list[bytes] = []
         self._is_complete = self._is_kept = False
 
@@ -67,7 +70,7 @@ class Connection(asyncio.Protocol):
     def give_up_if_older(self, moment: float) -> None:
         """Close when what was sent before this moment has no answer yet."""
         if self._request is not None and self._sent < moment:
-            self._end(Fault.TIMEOUT, 0)
+            self._end(Fault.TIMEOUT, 0, perf_counter())
             self.abort()
 
     def abort(self) -> None:
@@ -82,10 +85,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._request is not None:
-            self._end(Fault.CLOSED, 0)
+            self._end(Fault.CLOSED, 0, perf_counter())
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
+        self._heard = perf_counter()  # what is done with the answer is not the server's time
         try:
             self._parser.feed_data(data)
         except HttpParserError:
@@ -118,7 +122,7 @@ class Connection(asyncio.Protocol):
                 self._tally.complain(wrong)
                 fault = Fault.WRONG_ANSWER
         is_kept = self._is_kept
-        self._end(fault, status)
+        self._end(fault, status, self._heard)
         if not is_kept:
             self.abort()
         elif self._transport is not None and not self._transport.is_closing():
@@ -126,24 +130,13 @@ class Connection(asyncio.Protocol):
 
     def _fail_to_understand(self) -> None:
         if self._request is not None:
-            self._end(Fault.NOT_HTTP, 0)
+            self._end(Fault.NOT_HTTP, 0, self._heard)
         self.abort()
 
-    def _end(self, fault: Fault, status: int) -> None:
+    def _end(self, fault: Fault, status: int, ended: float) -> None:
         """Write down the request, and be ready for another."""
         assert self._request is not None
-        tokens, queue, tokenization, inference = self._timings
         texts = self._request.texts or 1
-        self._tally.add(
-            self._intended,
-            perf_counter(),
-            status,
-            fault,
-            texts,
-            tokens,
-            queue,
-            tokenization,
-            inference,
-        )
+        self._tally.add(self._intended, ended, status, fault, texts, *self._timings)
         self._request = None
         self._await_answer()

@@ -90,7 +90,7 @@ def report_of(
         "latency_ms": spread(latency * 1000),
         "server_ms": {
             name: spread(due.where(due.is_right)[name])
-            for name in ("queue", "tokenization", "inference")
+            for name in ("total", "queue", "tokenization", "inference")
         },
         "totals": {
             "sent": len(rows),

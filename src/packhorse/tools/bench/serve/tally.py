@@ -37,6 +37,7 @@ COLUMNS = (
     "fault",  # a Fault
     "texts",  # it asked about
     "tokens",  # x-compute-tokens; these and the next are NaN where the answer has no such header
+    "total",  # x-total-time, ms
     "queue",  # x-queue-time, ms
     "tokenization",  # x-tokenization-time, ms
     "inference",  # x-inference-time, ms
