@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from packhorse import kernels
-from packhorse.kernels import reference
+from packhorse.kernels import reference, tiles
 from packhorse.models.distances import log_buckets, rotation_tables
 
 pytestmark = [
@@ -213,10 +213,10 @@ def test_no_length_of_row_compiles_anew(ops):
     def versions():
         return [len(f.device_caches[torch.cuda.current_device()][0]) for f in compiled]
 
-    for tokens in (16, 32, 64, 128):  # each has tiles of its own
+    for tokens in (*tiles.FEW_ROWS_STEPS, 1000):  # each has tiles of its own
         run(tokens)
     before = versions()
-    for tokens in (1, 2, 15, 17, 47, 65, 1000):
+    for tokens in (1, 2, 15, 17, 47, 65, 127, 129, 1001):
         run(tokens)
     assert versions() == before
 

@@ -172,6 +172,11 @@ def test_every_number_of_rows_has_a_tile_that_covers_the_sum(rows):
                 assert 1 <= tile.parts <= math.ceil(hidden / tile.depth)
 
 
+def test_tiles_change_at_the_steps_and_nowhere_else():
+    tables = [*tiles.FEW_ROWS_HOPPER.values(), tiles.SHORT_SUMS_HOPPER, tiles.LONG_SUMS_HOPPER]
+    assert {most for table in tables for most, *_ in table} == set(tiles.FEW_ROWS_STEPS)
+
+
 class Launches:
     """Stands for a kernel: notes its grids, computes nothing."""
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from packhorse.engine.cuda_slots import header_and_ids, header_room
 from packhorse.kernels import Ops
+from packhorse.kernels.tiles import FEW_ROWS_STEPS
 from packhorse.models.backend import Layout
 from packhorse.models.encoder import PackedEncoder, TrunkBuffers
 
@@ -162,6 +163,8 @@ class ForwardGraphs:
         """Capture every bucket, the largest first: the smaller ones then reuse its memory."""
         started = time.monotonic()
         with no_garbage_collected():
+            with torch.cuda.stream(self._stream):  # kernels that only launches without a graph have
+                self._trunk(FEW_ROWS_STEPS[0])
             for tokens in reversed(self.token_buckets):
                 self._trunks[tokens] = self.captured(partial(self._trunk, tokens))
             torch.cuda.empty_cache()

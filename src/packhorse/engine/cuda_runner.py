@@ -25,6 +25,7 @@ from packhorse.engine.sparse_output import PAIR, most_rows
 from packhorse.engine.wider_model import WiderModel
 from packhorse.errors import DeviceError
 from packhorse.kernels import Ops
+from packhorse.kernels.tiles import FEW_ROWS_STEPS
 from packhorse.models.backend import Layout
 from packhorse.models.encoder import PackedEncoder
 from packhorse.request import Sequences, is_token_level
@@ -36,9 +37,6 @@ FEWEST_TOKENS = 512
 
 MOST_TOKENS = 16384
 """The largest batch that an "auto" budget considers."""
-
-MANY_ROWS = 128
-"""Few rows and many run different kernels: of so many tokens a sequence has those for many."""
 
 WORTHWHILE = 0.98
 """An "auto" budget is the smallest with this share of the best rate: smaller batches wait less."""
@@ -307,7 +305,8 @@ class CudaRunner:
         with torch.inference_mode(), torch.cuda.stream(stream):
             model = load()
             counted = _counting_from_first(model, self._architecture.first_position)
-            for tokens in (1, min(MANY_ROWS, self._architecture.max_positions)):
+            for tokens in (*FEW_ROWS_STEPS, FEW_ROWS_STEPS[-1] + 1):
+                tokens = min(tokens, self._architecture.max_positions)
                 header = torch.tensor([1, 0, tokens, tokens], dtype=torch.int32).to(self._device)
                 num_sequences, cu_seqlens, segment_starts = header[:1], header[1:3], header[3:]
                 positions, starts, ends, types = self._kernels.expand(

@@ -77,6 +77,9 @@ HOPPER = 9
 FEW_ROWS = 128
 """Rows up to which weights, and not operations, are what a dense layer costs."""
 
+FEW_ROWS_STEPS = (8, 16, 64, FEW_ROWS)
+"""Up to these numbers of rows the tiles are the same: a kernel each to compile."""
+
 FEW_GATED_ROWS = 64
 """The same for a gated one, of which the next kernel is known to be quick with more."""
 
