@@ -209,10 +209,16 @@ class ForwardGraphs:
         if not self._per_token:
             self._tails[sequences].replay()
 
-    def captured(self, forward: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """What it launches, as a graph over the same pool of memory."""
-        with torch.cuda.stream(self._stream):
-            forward()  # compiles kernels and lets cuBLAS choose, which a capture may not
+    def captured(
+        self, forward: Callable[[], None], *, is_known: bool = False
+    ) -> torch.cuda.CUDAGraph:
+        """What it launches, as a graph over the same pool of memory.
+
+        is_known  all that it launches was launched before
+        """
+        if not is_known:
+            with torch.cuda.stream(self._stream):
+                forward()  # compiles kernels and lets cuBLAS choose, which a capture may not
         if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE_BYTES:
             torch.cuda.empty_cache()  # what that run held, the capture would take once more
         graph = torch.cuda.CUDAGraph()

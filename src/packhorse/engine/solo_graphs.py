@@ -45,7 +45,8 @@ class SoloGraphs:
         """Capture every bucket."""
         for tokens in self._forward.token_buckets:
             if tokens <= self._most:
-                self._graphs[tokens] = self._forward.captured(partial(self._pass, tokens))
+                run = partial(self._pass, tokens)
+                self._graphs[tokens] = self._forward.captured(run, is_known=True)
 
     def takes(self, batch: Sequences) -> bool:
         """Whether there is a graph for it, and the slot is free."""

@@ -60,7 +60,9 @@ def linear_residual_norm(
     """
     tile = _tile("norm", x, weight)
     if tile is None:
-        h = torch.mm(x, weight.t())
+        # In its own place, where nothing that is still read lies: no memory besides.
+        place = None if out is None or out.data_ptr() == residual.data_ptr() else out
+        h = torch.mm(x, weight.t(), out=place)
         target = h if out is None else out
         return residual_layer_norm(h, bias, residual, gamma, beta, eps, out=target)
     rows, hidden = x.shape[0], weight.shape[0]
