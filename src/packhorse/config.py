@@ -93,6 +93,15 @@ class ModelOptions:
         ),
         tei=True,
     )
+    default_prompt_name: str | None = option(
+        None,
+        "Which of the model's own prompts goes before every text to be embedded, where a request "
+        "names none.",
+        tei=True,
+    )
+    default_prompt: str | None = option(
+        None, "The same, but as a text: 'query: ', for instance.", tei=True
+    )
     device: str = option(
         AUTO, "Where the model runs: auto, cpu, cuda or cuda:N. auto prefers a usable GPU."
     )

@@ -25,7 +25,7 @@ from packhorse.channel.journal import Fingerprint
 from packhorse.channel.vitals import WORDS as VITAL_WORDS
 from packhorse.checkpoint import Checkpoint, load_checkpoint
 from packhorse.config import Config
-from packhorse.configured import pooling_of, task_of
+from packhorse.configured import pooling_of, task_of, with_default_prompt
 from packhorse.errors import SetupError
 from packhorse.metrics import words
 from packhorse.network_options import NetworkOptions
@@ -129,7 +129,8 @@ class Launch:
             pooling=pooling_of(self.config),
             allow_pickle=self.config.model.allow_pickle,
         )
-        return replace(loaded, model_id=self.model_id, revision=self.revision)
+        named = replace(loaded, model_id=self.model_id, revision=self.revision)
+        return with_default_prompt(named, self.config)
 
     def board(self) -> Board:
         """The shared board."""

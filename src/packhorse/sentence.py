@@ -103,6 +103,7 @@ class SentenceModules:
     lowercase    whether texts are lowercased before they are tokenised
     prompts      by name: what is put before a text
     default_prompt_name   the prompt of a request that names none; None: no prompt
+    default_prompt        the same as a text, which overrules it; None: it does not
     pools_prompt   whether the prompt's tokens are pooled too
     twice_log1p    of a sparse model: whether its weights go through log1p once more
     max_active_dims   of a sparse model: how many weights of a text stay, the largest; None: all
@@ -115,6 +116,7 @@ class SentenceModules:
     lowercase: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    default_prompt: str | None = None
     pools_prompt: bool = True
     twice_log1p: bool = False
     max_active_dims: int | None = None
@@ -128,6 +130,8 @@ class SentenceModules:
 
         Raises ValidationError for a name that there is not, and as ``checked_prompt`` does.
         """
+        if name is None and self.default_prompt is not None:
+            return self.checked_prompt(self.default_prompt)
         name = self.default_prompt_name if name is None else name
         if name is None:
             return ""

@@ -14,8 +14,6 @@ INSTEAD = {
     "--uds-path": "there is no such process behind; --uds listens on a Unix socket",
     "--disable-spans": "no text is ever in a log or a trace; leave it out",
     "--dense-path": "the modules that the model's modules.json names are used; leave it out",
-    "--default-prompt": "prompts are those of the model's config_sentence_transformers.json",
-    "--default-prompt-name": "it is in the model's config_sentence_transformers.json",
     # vLLM
     "--max-model-len": "requests say truncate_prompt_tokens",
     "--max-num-seqs": "--max-batch-requests",
