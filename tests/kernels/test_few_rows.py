@@ -175,6 +175,7 @@ def test_every_number_of_rows_has_a_tile_that_covers_the_sum(rows):
 def test_tiles_change_at_the_steps_and_nowhere_else():
     tables = [*tiles.FEW_ROWS_HOPPER.values(), tiles.SHORT_SUMS_HOPPER, tiles.LONG_SUMS_HOPPER]
     assert {most for table in tables for most, *_ in table} == set(tiles.FEW_ROWS_STEPS)
+    assert tiles.FEW_GATED_ROWS in tiles.FEW_ROWS_STEPS
 
 
 class Launches:

@@ -543,11 +543,20 @@ def test_a_front_end_that_sends_without_pause_keeps_the_engine_from_nothing() ->
         assert engine.calls == ["add", "step"] * 5
 
 
-def test_a_front_end_with_tickets_of_another_is_cut_off() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        one_arrival(ticket(2, 1)),
+        codec.encode_cancel([ticket(2, 1)]),
+        codec.encode_cancel([ticket(2, 1), ticket(1, 1)]),
+    ],
+)
+def test_a_front_end_with_tickets_of_another_is_cut_off(message: bytes) -> None:
     with turning() as (process, engine, channel, _):
-        channel.send(one_arrival(ticket(2, 1)))
+        channel.send(message)
         process._turn()
-        assert "add" not in engine.calls
+        assert engine.calls[0] != "add"
+        assert "cancel [1]" not in engine.calls
         assert not process._front_ends
 
 

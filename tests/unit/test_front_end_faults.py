@@ -79,3 +79,44 @@ def test_an_answer_that_cannot_be_read_ends_the_wait_for_it(
     asyncio.run(main())
     assert "IndexError" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_who_was_answered_by_an_engine_before_cancels_nothing_of_the_next_ones() -> None:
+    """A request whose follower hangs up is abandoned, though it may long be answered."""
+
+    async def main() -> None:
+        accepting, vitals = listener.listen(), Vitals(Board.create(2, SLOT_WORDS), 1)
+        vitals.beat(asyncio.get_running_loop().time(), 0.0, 1e9)
+        link = EngineLink(listener.address_of(accepting), vitals)
+        link.connect()
+        sequences: Sequences = TOKENIZER.encode(["a text"])
+        requests: list[Pending] = []
+        for _ in range(2):
+            while (engine := listener.accept(accepting)) is None:
+                await asyncio.sleep(0.01)
+            engine.send(codec.encode_info({}, 1))
+            while link.fault is not None:
+                await asyncio.sleep(0.01)
+            requests.append(Pending(["a text"], 6, True, "right", 4, asyncio.Future()))
+            link.send(requests[-1:], sequences)
+            await asyncio.sleep(0.01)
+            asked = engine.receive()
+            assert asked is not None
+            if len(requests) == 1:
+                engine.close()
+                with pytest.raises(UnavailableError):
+                    await requests[0].future
+        earlier, later = requests
+        assert earlier.ticket != later.ticket
+        assert earlier.on_abandon is not None
+        earlier.on_abandon(earlier)
+        await asyncio.sleep(0.01)
+        assert link.in_flight == 1
+        assert engine.receive() is None
+        link.close()
+        with pytest.raises(UnavailableError):
+            await later.future
+        engine.close()
+        accepting.close()
+
+    asyncio.run(main())

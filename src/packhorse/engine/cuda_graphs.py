@@ -14,7 +14,7 @@ import bisect
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,9 +29,6 @@ from packhorse.models.backend import Layout
 from packhorse.models.encoder import PackedEncoder, TrunkBuffers
 
 logger = logging.getLogger(__name__)
-
-SPARE_BYTES = 16 << 20
-"""How much unused memory is left to the allocator between captures."""
 
 OWN_THREAD = "thread_local"
 """Whose calls a capture forbids: other threads may have an engine of their own at work."""
@@ -160,15 +157,15 @@ class ForwardGraphs:
         self._tails: dict[int, torch.cuda.CUDAGraph] = {}
 
     def capture(self) -> None:
-        """Capture every bucket, the largest first: the smaller ones then reuse its memory."""
+        """Launch every bucket once, then capture them: the largest first, so that smaller ones
+        reuse its memory."""
         started = time.monotonic()
+        tails = [] if self._per_token else self.sequence_buckets[::-1]
         with no_garbage_collected():
-            with torch.cuda.stream(self._stream):  # kernels that only launches without a graph have
-                self._trunk(FEW_ROWS_STEPS[0])
+            self._launch_all(tails)
             for tokens in reversed(self.token_buckets):
                 self._trunks[tokens] = self.captured(partial(self._trunk, tokens))
-            torch.cuda.empty_cache()
-            for sequences in () if self._per_token else reversed(self.sequence_buckets):
+            for sequences in tails:
                 self._tails[sequences] = self.captured(partial(self._tail, sequences))
         logger.info(
             "captured %d trunk and %d tail graphs in %.2f s",
@@ -209,24 +206,28 @@ class ForwardGraphs:
         if not self._per_token:
             self._tails[sequences].replay()
 
-    def captured(
-        self, forward: Callable[[], None], *, is_known: bool = False
-    ) -> torch.cuda.CUDAGraph:
+    def captured(self, forward: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """What it launches, as a graph over the same pool of memory.
 
-        is_known  all that it launches was launched before
+        All of that was launched before: kernels are compiled then, and cuBLAS chooses, which a
+        capture may not.
         """
-        if not is_known:
-            with torch.cuda.stream(self._stream):
-                forward()  # compiles kernels and lets cuBLAS choose, which a capture may not
-        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE_BYTES:
-            torch.cuda.empty_cache()  # what that run held, the capture would take once more
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode=OWN_THREAD
         ):
             forward()
         return graph
+
+    def _launch_all(self, tails: Iterable[int]) -> None:
+        """Leaves no memory behind that was taken for it: captures take their own."""
+        with torch.cuda.stream(self._stream):
+            self._trunk(FEW_ROWS_STEPS[0])  # so few tokens are launched without a graph alone
+            for tokens in reversed(self.token_buckets):
+                self._trunk(tokens)
+            for sequences in tails:
+                self._tail(sequences)
+        torch.cuda.empty_cache()
 
     def _trunk(self, tokens: int) -> None:
         buffers = self._buffers

@@ -1,4 +1,4 @@
-"""Runs packed batches on an NVIDIA GPU: two pinned slots, static buffers, captured graphs.
+"""Runs packed batches on an NVIDIA GPU: pinned slots, static buffers, captured graphs.
 
 A launch copies ids and bounds from a pinned slot to the device, replays the
 graphs and copies the logits back into the slot, all on one stream and without
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from packhorse.checkpoint import Architecture
-from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs, no_garbage_collected
+from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs
 from packhorse.engine.cuda_slots import CudaBatch, Slot, Watcher
 from packhorse.engine.solo_graphs import SoloGraphs
 from packhorse.engine.sparse_output import PAIR, most_rows
@@ -90,10 +90,9 @@ class CudaRunner:
                 f"have {architecture.max_positions} tokens: take at least that"
             )
         self.padding_tokens = 0
-        self.max_tokens, self._buffers, self._graphs = self._prepare(
+        self.max_tokens, self._buffers, self._graphs, self._solo = self._prepare(
             max_tokens or max(MOST_TOKENS, architecture.max_positions), graphs
         )
-        self._solo = self._captured_solo()
         torch.cuda.empty_cache()  # what the captures needed once
         self._slots = deque(
             Slot(
@@ -125,10 +124,8 @@ class CudaRunner:
     def launch(self, batch: Sequences, *, wider: bool = False) -> CudaBatch:
         solo = self._solo
         if solo is not None and not wider and solo.takes(batch):
-            tokens = solo.token_bucket(batch.num_tokens)
-            self.padding_tokens += tokens - batch.num_tokens
-            pad_token_id = self._architecture.pad_token_id
-            return self._watched(solo.launch(batch, tokens, pad_token_id, self._stream))
+            self.padding_tokens += solo.padding_of(batch)
+            return self._watched(solo.launch(batch, self._architecture.pad_token_id, self._stream))
         slot = self._slots.popleft()
         try:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
@@ -193,7 +190,7 @@ class CudaRunner:
 
     def _prepare(
         self, max_tokens: int, graphs: bool
-    ) -> tuple[int, DeviceBuffers, ForwardGraphs | None]:
+    ) -> tuple[int, DeviceBuffers, ForwardGraphs | None, SoloGraphs | None]:
         """The largest budget that fits, from ``max_tokens`` down by halves; buffers, graphs."""
         while True:
             try:
@@ -210,7 +207,7 @@ class CudaRunner:
 
     def _allocate(
         self, max_tokens: int, graphs: bool
-    ) -> tuple[DeviceBuffers, ForwardGraphs | None]:
+    ) -> tuple[DeviceBuffers, ForwardGraphs | None, SoloGraphs | None]:
         with torch.inference_mode():
             buffers = DeviceBuffers.allocate(
                 self._counted, max_tokens, self.max_sequences, self._device
@@ -218,19 +215,14 @@ class CudaRunner:
             # Weights and zeros were written on the loader's stream, which ours does not wait for.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             if not graphs:
-                return buffers, None
-            captured = ForwardGraphs(self._counted, self._kernels, buffers, self._stream)
-            captured.capture()
-            return buffers, captured
-
-    def _captured_solo(self) -> SoloGraphs | None:
-        """Those for one short text, where there are graphs and their output has a place in them."""
-        if self._graphs is None or self._is_sparse:
-            return None
-        solo = SoloGraphs(self._counted, self._graphs, self._buffers)
-        with torch.inference_mode(), no_garbage_collected():
+                return buffers, None, None
+            forward = ForwardGraphs(self._counted, self._kernels, buffers, self._stream)
+            forward.capture()
+            if self._is_sparse:  # the rows that leave the device are not known before
+                return buffers, forward, None
+            solo = SoloGraphs(self._counted, forward, buffers)
             solo.capture()
-        return solo
+            return buffers, forward, solo
 
     def _watched(self, running: CudaBatch) -> CudaBatch:
         if self._watcher is not None:

@@ -93,6 +93,15 @@ class FrontEnd:
         self.last_ticket = number << codec.NUMBER_SHIFT
         self.watched = selectors.EVENT_READ
 
+    def check(self, tickets: TicketArray) -> None:
+        """Raise ProtocolError for tickets that are not its own."""
+        if len(tickets) == 1:
+            is_own = int(tickets[0]) >> codec.NUMBER_SHIFT == self.number
+        else:
+            is_own = bool((tickets >> np.uint64(codec.NUMBER_SHIFT) == self.number).all())
+        if not is_own:
+            raise ProtocolError("a front end names tickets of another")
+
 
 class EngineLoop:
     """The loop around an engine.
@@ -230,26 +239,27 @@ class EngineLoop:
     def _listen(self, front_end: FrontEnd) -> None:
         """Take messages, for a moment: what is left makes the selector return at once.
 
-        An idle device gets what was asked first without a look for more.
+        An idle GPU gets what was asked first without a look for more: a batch takes it so little
+        time that the rest does not wait long. On a CPU the rest would.
         """
         end = time.monotonic() + READ_SECONDS
         while not self._is_suspect and (message := front_end.channel.receive()) is not None:
             self._take(front_end, message)
-            is_wanted = self._engine.queued()[0] and not self._engine.in_flight
-            if is_wanted or time.monotonic() >= end:
+            is_idle = self._looks_at_once and not self._engine.in_flight
+            if (is_idle and self._engine.queued()[0]) or time.monotonic() >= end:
                 return
 
     def _take(self, front_end: FrontEnd, message: Bytes) -> None:
         kind = codec.kind_of(message)
         if kind is Kind.ARRIVALS:
             arrivals = codec.decode_arrivals(message)
-            last = int(arrivals.tickets[-1])
-            if last >> codec.NUMBER_SHIFT != front_end.number:
-                raise ProtocolError("a front end gives tickets of another")
-            front_end.last_ticket = last
+            front_end.check(arrivals.tickets)
+            front_end.last_ticket = int(arrivals.tickets[-1])
             self._engine.add(arrivals)
         elif kind is Kind.CANCEL:
-            self._cancelled.append(codec.decode_cancel(message))
+            tickets = codec.decode_cancel(message)
+            front_end.check(tickets)
+            self._cancelled.append(tickets)
         else:
             raise ProtocolError(f"{kind.name} is for front ends")
 
@@ -296,6 +306,7 @@ class EngineLoop:
             self._selector.modify(front_end.channel, events, front_end)
 
     def _show_queue(self) -> None:
+        """The gauges, which may be a moment late."""
         slot = self._slot
         sequences, tokens = self._engine.queued()
         slot[QUEUED_SEQUENCES.first] = sequences

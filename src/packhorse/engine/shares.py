@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,14 +10,14 @@ from packhorse.channel.codec import NUMBER_SHIFT
 from packhorse.request import Completions, bounds_of, rows_of_pieces
 
 
-def shares_of(completions: Completions) -> Iterable[tuple[int, Completions]]:
+def shares_of(completions: Completions) -> Iterator[tuple[int, Completions]]:
     """The number of each front end and its parts, in their order."""
     tickets = completions.tickets
-    if len(tickets) > 1:
-        numbers = tickets >> np.uint64(NUMBER_SHIFT)
-        if np.count_nonzero(numbers != numbers[0]):
-            return _divided(completions, numbers)
-    return ((int(tickets[0]) >> NUMBER_SHIFT, completions),)
+    numbers = tickets >> np.uint64(NUMBER_SHIFT)
+    if len(numbers) > 1 and np.count_nonzero(numbers != numbers[0]):
+        yield from _divided(completions, numbers)
+    else:
+        yield int(numbers[0]), completions
 
 
 def _divided(

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs
+from packhorse.engine.cuda_graphs import DeviceBuffers, ForwardGraphs, no_garbage_collected
 from packhorse.engine.cuda_slots import CudaBatch, Slot
 from packhorse.models.encoder import PackedEncoder
 from packhorse.request import Sequences
@@ -42,11 +42,11 @@ class SoloGraphs:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def capture(self) -> None:
-        """Capture every bucket."""
-        for tokens in self._forward.token_buckets:
-            if tokens <= self._most:
-                run = partial(self._pass, tokens)
-                self._graphs[tokens] = self._forward.captured(run, is_known=True)
+        """Capture every bucket, once ``forward`` has its own and all of it was launched."""
+        buckets = [tokens for tokens in self._forward.token_buckets if tokens <= self._most]
+        with no_garbage_collected():
+            for tokens in buckets:
+                self._graphs[tokens] = self._forward.captured(partial(self._pass, tokens))
 
     def takes(self, batch: Sequences) -> bool:
         """Whether there is a graph for it, and the slot is free."""
@@ -59,15 +59,14 @@ class SoloGraphs:
             and batch.token_level is None
         )
 
-    def token_bucket(self, num_tokens: int) -> int:
-        """The smallest captured number of tokens that holds ``num_tokens``."""
-        return self._forward.token_bucket(num_tokens)
+    def padding_of(self, batch: Sequences) -> int:
+        """Tokens that a batch is filled up with."""
+        return self._forward.token_bucket(batch.num_tokens) - batch.num_tokens
 
-    def launch(
-        self, batch: Sequences, tokens: int, pad_token_id: int, stream: torch.cuda.Stream
-    ) -> CudaBatch:
-        """Run a batch that it takes, padded to ``tokens``, a bucket."""
+    def launch(self, batch: Sequences, pad_token_id: int, stream: torch.cuda.Stream) -> CudaBatch:
+        """Run a batch that it takes."""
         slot, self._is_free = self._slot, False
+        tokens = self._forward.token_bucket(batch.num_tokens)
         try:
             slot.fill(batch, tokens, 1, pad_token_id)
             slot.started.record(stream)

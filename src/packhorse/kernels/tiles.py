@@ -95,7 +95,7 @@ ATTENTION_HOPPER = {
 }
 
 
-# One H200, 48 tokens, heads of 64: more programs, and one step over the keys of a short text.
+# One H200, 16 to 128 tokens, heads of 64: more programs, and one step over a short text's keys.
 ATTENTION_FEW_ROWS = AttentionTile(32, 4, 64, 2, 64, 2)
 
 
@@ -177,9 +177,9 @@ def linear_gated(dtype: torch.dtype, rows: int, width: int, generation: int) -> 
 PREFETCH = True
 """Whether weights are fetched into L2 while a kernel waits for the one before it."""
 
-# One H200, ``benchmarks/latency.py --sweep`` at 16 to 128 rows. What counts is that a program asks
-# for all that it reads before it waits for any of it. 64 rows are what Hopper's matrix unit takes
-# at once, so a tile of so many is quicker than smaller ones from some 17 rows on.
+# One H200, ``benchmarks/latency.py --sweep`` at 16 to 128 rows of bert-base's widths. What counts
+# is that a program asks for all that it reads before it waits for any of it. 64 rows are what
+# Hopper's matrix unit takes at once: from some 17 rows on tiles of so many are the quickest.
 FEW_ROWS_HOPPER = {
     "linear": (
         (8, FewRowsTile(16, 16, 128, 1, 4, 6)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -63,31 +61,6 @@ class Connection(HttpToolsProtocol):
     _bytes_before = 0
     _sweeps_in_headers = 0
     _is_upgrade = False
-    _plain_socket: int | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and self.scheme == "http":
-            self._plain_socket = sock.fileno()
-
-    def write(self, data: bytes) -> None:
-        """As the transport's, but now: uvloop's waits until the loop has done all else of its turn.
-
-        What the socket does not take, and a peer that is gone, are left to the transport.
-        """
-        transport, sent = self.transport, 0
-        if (
-            self._plain_socket is not None
-            and not transport.get_write_buffer_size()
-            and not transport.is_closing()  # else the number may be another socket's by now
-        ):
-            try:
-                sent = os.write(self._plain_socket, data)
-            except OSError:
-                sent = 0
-        if sent < len(data):
-            transport.write(data[sent:])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -295,7 +268,7 @@ class Exchange:
         if not cycle.keep_alive and CLOSE not in connection.server_state.default_headers:
             lines.append(b"connection: close\r\n")
         lines += (b"content-length: %d\r\n" % len(body), self._lines, head, b"\r\n", body)
-        connection.write(b"".join(lines))
+        connection.transport.write(b"".join(lines))
         if not cycle.keep_alive:
             connection.transport.close()
         cycle.on_response()

@@ -113,7 +113,9 @@ class EngineLink:
             self._stir()
 
     def _abandon(self, pending: Pending) -> None:
-        """Nobody waits for it any more: tell the engine, with others of this turn."""
+        """Nobody waits for it any more: tell the engine that has it, with others of this turn."""
+        if pending.ticket not in self._pending:
+            return
         self._forget(pending)
         if not self._abandoned:
             self._loop.call_soon(self._send_abandoned)
@@ -170,7 +172,9 @@ class EngineLink:
             self._deliver(codec.decode_completions(message))
         elif kind is Kind.INFO:
             self.info, number = codec.decode_info(message)
-            self._last_ticket = number << codec.NUMBER_SHIFT
+            # The count goes on: a ticket of an engine before is never one of this engine's.
+            self._last_ticket &= (1 << codec.NUMBER_SHIFT) - 1
+            self._last_ticket |= number << codec.NUMBER_SHIFT
             self.look(time.monotonic())
         else:
             raise ProtocolError(f"{kind.name} is for engines")

@@ -11,16 +11,15 @@ from httptools import HttpParserError, HttpResponseParser
 
 from packhorse.tools.bench.serve.answers import Check
 from packhorse.tools.bench.serve.bodies import Request
-from packhorse.tools.bench.serve.tally import Fault, Tally
+from packhorse.tools.bench.serve.tally import TIMINGS, Fault, Tally
 
 NAN = float("nan")
 
-_TIMINGS = (
-    *(b"x-compute-tokens", b"x-total-time"),
-    *(b"x-queue-time", b"x-tokenization-time", b"x-inference-time"),
-)
 TIMING_HEADERS = {
-    name: place for place, lower in enumerate(_TIMINGS) for name in (lower, lower.title())
+    name: place
+    for place, column in enumerate(TIMINGS)
+    for lower in (b"x-compute-tokens" if column == "tokens" else b"x-%b-time" % column.encode(),)
+    for name in (lower, lower.title())
 }
 """Where their values stand in a row, after the number of texts. Names of headers may be written
 either way; to look at each in lower case took a sixth of this process's time."""
@@ -51,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._await_answer()
 
     def _await_answer(self) -> None:
-        self._timings = [NAN] * len(_TIMINGS)
+        self._timings = [NAN] * len(TIMINGS)
         self._body: list[bytes] = []
         self._is_complete = self._is_kept = False
 

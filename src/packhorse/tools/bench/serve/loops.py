@@ -13,7 +13,7 @@ import numpy as np
 
 from packhorse.tools.bench.serve.bodies import Request
 from packhorse.tools.bench.serve.connection import NAN, Connection
-from packhorse.tools.bench.serve.tally import COLUMNS, Fault, Tally
+from packhorse.tools.bench.serve.tally import TIMINGS, Fault, Tally
 from packhorse.tools.bench.serve.timer import Timer
 
 
@@ -57,7 +57,7 @@ class Loop:
 
     def _fail(self, fault: Fault, intended: float) -> None:
         texts = next(self._requests).texts or 1
-        unknown = [NAN] * (len(COLUMNS) - 5)
+        unknown = [NAN] * len(TIMINGS)
         self._tally.add(intended, perf_counter(), 0, fault, texts, *unknown)
 
 

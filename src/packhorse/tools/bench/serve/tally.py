@@ -43,6 +43,9 @@ COLUMNS = (
     "inference",  # x-inference-time, ms
 )
 
+TIMINGS = COLUMNS[5:]
+"""What answers say of themselves in headers."""
+
 _ROW = Struct(f"{len(COLUMNS)}d")
 
 
