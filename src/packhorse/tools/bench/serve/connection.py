@@ -16,10 +16,7 @@ from packhorse.tools.bench.serve.tally import TIMINGS, Fault, Tally
 NAN = float("nan")
 
 TIMING_HEADERS = {
-    name: place
-    for place, column in enumerate(TIMINGS)
-    for lower in (b"x-compute-tokens" if column == "tokens" else b"x-%b-time" % column.encode(),)
-    for name in (lower, lower.title())
+    name: place for place, lower in enumerate(TIMINGS.values()) for name in (lower, lower.title())
 }
 """Where their values stand in a row, after the number of texts. Names of headers may be written
 either way; to look at each in lower case took a sixth of this process's time."""

@@ -30,21 +30,24 @@ FAULT_NAMES = {
     Fault.NOT_SENT: "no connection became free in time",
 }
 
+TIMINGS = {
+    "tokens": b"x-compute-tokens",
+    "total": b"x-total-time",
+    "queue": b"x-queue-time",
+    "tokenization": b"x-tokenization-time",
+    "inference": b"x-inference-time",
+}
+"""What answers say of themselves, by column, and in which header; times in ms. NaN where one does
+not say it."""
+
 COLUMNS = (
     "intended",  # when it should be sent, seconds of the monotonic clock
     "ended",  # when its answer was there, or it was given up
     "status",  # of HTTP; 0 when there is no answer
     "fault",  # a Fault
     "texts",  # it asked about
-    "tokens",  # x-compute-tokens; these and the next are NaN where the answer has no such header
-    "total",  # x-total-time, ms
-    "queue",  # x-queue-time, ms
-    "tokenization",  # x-tokenization-time, ms
-    "inference",  # x-inference-time, ms
+    *TIMINGS,
 )
-
-TIMINGS = COLUMNS[5:]
-"""What answers say of themselves in headers."""
 
 _ROW = Struct(f"{len(COLUMNS)}d")
 
