@@ -126,7 +126,7 @@ class SentenceModules:
         return (prompt + text).lower() if self.lowercase else prompt + text
 
     def prompt_named(self, name: str | None) -> str:
-        """The prompt of this name; of None the model's default, which may be empty.
+        """The prompt of this name; of None the default, which may be empty.
 
         Raises ValidationError for a name that there is not, and as ``checked_prompt`` does.
         """

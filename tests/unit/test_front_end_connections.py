@@ -110,7 +110,7 @@ def loop_factories() -> list[Any]:
 def test_answers_that_the_system_does_not_take_at_once_arrive_whole_and_in_order(
     loop_factory: Any,
 ) -> None:
-    """Of routes that write to the socket themselves, and of others that write to the transport."""
+    """Of routes that write an answer in one piece, and of others that write as ASGI does."""
     small = b'{"inputs":"good film"}'
     post = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
     asked = [
